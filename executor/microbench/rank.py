@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch.distributed as dist
@@ -14,16 +14,7 @@ from executor.memory.allocator import tune_allocator
 from executor.microbench.facts import read_facts
 from executor.microbench.probes.bench import Bench
 from executor.microbench.samples import Kept, Sample, stage_key, write_samples
-from executor.microbench.suite import (
-    FULL,
-    QUICK,
-    Suite,
-    affordable,
-    cluster_probes,
-    host_probes,
-    pair_probes,
-    slowest_pair_s,
-)
+from executor.microbench.suite import FULL, QUICK, Suite, slowest_pair_s
 from executor.microbench.timing import Plan, Probe, measure
 from executor.microbench.world import World, join
 
@@ -71,19 +62,19 @@ def stages(only: str, suite: Suite, world: World) -> list[Stage]:
     found: list[Stage] = []
     several = len(world.members) > 1
     # made when first needed, since a stage that is kept needs neither: a pilot exchange, and inputs of device work
-    sizes = cache(lambda: affordable(suite, slowest_pair_s(world)))
+    sizes = cache(lambda: suite.affordable(slowest_pair_s(world)))
     bench = cache(lambda: Bench(world, suite.pool_items, suite.quick))
     if only != "compute":
         each = max(map(len, world.members))
         if each > 1:
             where = f" inside each of {len(world.members)} hosts" if several else ""
             text = f"messages and collectives of {each} ranks{where}"
-            found.append(Stage("communication", text, suite.communicate, lambda: host_probes(suite, world)))
+            found.append(Stage("communication", text, suite.communicate, lambda: suite.host_probes(world)))
         if several:
             text = f"links between {len(world.members)} hosts, pair by pair"
-            found.append(Stage("links", text, suite.communicate, lambda: pair_probes(sizes(), world)))
+            found.append(Stage("links", text, suite.communicate, lambda: sizes().pair_probes(world)))
             text = f"messages and collectives of all {world.ranks} ranks"
-            found.append(Stage("cluster", text, suite.communicate, lambda: cluster_probes(sizes(), world)))
+            found.append(Stage("cluster", text, suite.communicate, lambda: sizes().cluster_probes(world)))
     if only != "communication":
         working = world.gather(int(world.works))
         busy = max(sum(working[rank] for rank in ranks) for ranks in world.members)
@@ -101,13 +92,12 @@ def _measure(planned: list[Stage], world: World, kept: Kept) -> list[Sample]:
     samples: list[Sample] = []
     done = 0.0
     for stage in planned:
-        tell = partial(_progress, world, stage, done, total)
+
+        def tell(elapsed_s: float, stage: Stage = stage, done: float = done) -> None:
+            through = done + min(elapsed_s, stage.plan.budget_s)
+            world.say(f"{PROGRESS} {through:.2f} {total:.2f} {stage.text}")
+
         tell(0.0)
         samples += kept.measured(stage.name, world, lambda: measure(stage.probes(), world, stage.plan, tell))  # noqa: B023
         done += stage.plan.budget_s
     return samples
-
-
-def _progress(world: World, stage: Stage, done: float, total: float, elapsed_s: float) -> None:
-    through = done + min(elapsed_s, stage.plan.budget_s)
-    world.say(f"{PROGRESS} {through:.2f} {total:.2f} {stage.text}")

@@ -120,14 +120,10 @@ def _mounts(root: Path) -> list[tuple[str, str, str, tuple[str, ...]]]:
 def _own_group(root: Path) -> str:
     """This process's group of the version 1 CPU controller."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        entries = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:
-        return "/"
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if "cpu" in controllers.split(","):
-            return path
-    return "/"
+        entries = []
+    return next((path for _, controllers, path in entries if "cpu" in controllers.split(",")), "/")
 
 
 def members(folders: Sequence[Path]) -> set[int]:

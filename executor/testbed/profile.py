@@ -135,10 +135,9 @@ def _curves(curves: Iterable[Curve], cores: int, count: float, split: int, slowe
     levels: dict[tuple[str, int], list[Curve]] = {}
     for curve in curves:
         levels.setdefault((curve.primitive, curve.threads), []).append(curve)
-    fitting = {key for key in levels if key[1] <= max(1.0, count)}
     least = {primitive: min(t for name, t in levels if name == primitive) for primitive, _ in levels}
     for (primitive, threads), measured in levels.items():
-        if (primitive, threads) not in fitting and threads != least[primitive]:
+        if threads > max(1.0, count) and threads != least[primitive]:
             continue
         for own in sorted({max(1, curve.concurrency // split) for curve in measured}):
             most = max(own, cores // threads)  # more ranks than that take turns

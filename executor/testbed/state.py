@@ -149,7 +149,7 @@ def in_use(name: str, user: str) -> BackendError:
 def _held(name: str, kind: str, patience_s: float) -> Iterator[None]:
     _make_folder()
     end = time.monotonic() + patience_s
-    with _lock_file(name, kind).open("a+") as file:
+    with _path(name, kind).open("a+") as file:
         while not _lock(file):
             if time.monotonic() >= end:
                 raise in_use(name, _owner(file))
@@ -161,7 +161,7 @@ def _held(name: str, kind: str, patience_s: float) -> Iterator[None]:
 
 
 def _user(name: str, kind: str) -> str | None:
-    path = _lock_file(name, kind)
+    path = _path(name, kind)
     if not path.is_file():
         return None
     with path.open("a+") as file:
@@ -185,11 +185,7 @@ def state_folder() -> Path:
     return Path(os.environ.get(FOLDER, DEFAULT_FOLDER))
 
 
-def _path(name: str) -> Path:
-    return state_folder() / f"{name}.json"
-
-
-def _lock_file(name: str, kind: str) -> Path:
+def _path(name: str, kind: str = "json") -> Path:
     return state_folder() / f"{name}.{kind}"
 
 

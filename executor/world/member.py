@@ -33,7 +33,6 @@ class World:
 
     rank: int
     ranks: int
-    local_rank: int
     device: torch.device
     backend: str
     control: dist.ProcessGroup
@@ -106,7 +105,7 @@ def join(ranks: int, device: str, timeout: float) -> World:
     near = tuple(kernel == kernels[0] for kernel in kernels)
     here = tuple(other for other, kernel in enumerate(kernels) if kernel == kernels[rank])
     hosts = host_numbers(gather_words(host_identity(), control))
-    return World(rank, world, local_rank, place, backend, control, near, here, hosts, clock_offset(kernels, control))
+    return World(rank, world, place, backend, control, near, here, hosts, clock_offset(kernels, control))
 
 
 def choose_device(wanted: str, local_rank: int, local_ranks: int) -> torch.device:

@@ -89,7 +89,7 @@ def _rank(rank: int, ranks: int, port: int, out: str) -> None:
     from executor.microbench.facts import read_facts
     from executor.microbench.probes.bench import Bench
     from executor.microbench.probes.dense import matmul_probes
-    from executor.microbench.probes.network import Circle, collective_probes, exchange_probes, send_probes
+    from executor.microbench.probes.network import Circle
     from executor.microbench.timing import Plan, measure
     from executor.microbench.world import join
 
@@ -102,9 +102,9 @@ def _rank(rank: int, ranks: int, port: int, out: str) -> None:
     probes = [
         *products,
         *(replace(probe, who="alone") for probe in products),
-        *send_probes(circle, [1024, 65536]),
-        *exchange_probes(circle, [1024, 65536], seed=0),
-        *collective_probes(circle, [32]),
+        *circle.send_probes([1024, 65536]),
+        *circle.exchange_probes([1024, 65536], seed=0),
+        *circle.collective_probes([32]),
     ]
     samples = measure(probes, world, Plan(budget_s=30.0, least=2, most=2))
     header = {
@@ -186,16 +186,16 @@ def test_a_probe_between_two_hosts_is_one_sample_of_both():
 
 
 def test_sizes_that_slow_links_would_take_too_long_for_are_left_out():
-    from executor.microbench.suite import FEWEST, FULL, affordable
+    from executor.microbench.suite import FEWEST, FULL
 
-    fast = affordable(FULL, 1e-12)
+    fast = FULL.affordable(1e-12)
     assert fast == FULL
-    most = affordable(FULL, FULL.longest_s / (1 << 20))  # 1 MiB takes as long as is allowed
+    most = FULL.affordable(FULL.longest_s / (1 << 20))  # 1 MiB takes as long as is allowed
     assert max(most.messages) == max(most.collectives) == 1 << 20
     assert most.messages == tuple(size for size in FULL.messages if size <= 1 << 20)
-    between = affordable(FULL, FULL.longest_s / (3 << 20))
+    between = FULL.affordable(FULL.longest_s / (3 << 20))
     assert between.messages == (*most.messages, 1 << 21), "the largest power of two that is affordable"
-    assert len(affordable(FULL, 1.0).messages) == FEWEST
+    assert len(FULL.affordable(1.0).messages) == FEWEST
 
 
 def test_drawing_is_measured_by_what_it_draws() -> None:
