@@ -6,7 +6,7 @@ and memory of a run, so they are recorded with it.
 
 While allocated memory is measured (:mod:`executor.memory.peak`), the heap's holes are filled, and small blocks get
 room beforehand. A run makes objects that are no arrays: ops and their records, queues, what libraries store about each
-call. With what is kept for its threads (:mod:`executor.rank.threads`) they took 1.2 to 1.6 MiB of a rank's 9. They are
+call. With what is kept for its threads (:mod:`executor.rank.lanes`) they took 1.2 to 1.6 MiB of a rank's 9. They are
 blocks below a page, in the heap of the C library or in Python's own, and do not grow with the graph; a GPU's allocator
 counts none of them. Here they lie in room that the idle process was given, which no array of a page or more can use;
 ``result.json`` says so.
