@@ -82,7 +82,7 @@ class Engine:
         names = [link.name for link in machine.links]
         capacity = np.array([link.capacity_bytes_per_s for link in machine.links], dtype=np.float64)
         burst = np.array([link.burst_bytes for link in machine.links], dtype=np.float64)
-        self.network = Network(self.env, capacity, names, burst=burst, window=window)
+        self.network = Network(self.env, capacity, names, burst, window)
         self.pricer = Pricer(sizes, machine, stats, self.network, bundle_above)
         burdened = burdened_hosts(machine)
         self.cores = share_devices(self.env, self.program, machine, {host for at in burdened.values() for host in at})

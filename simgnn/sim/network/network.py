@@ -41,8 +41,6 @@ CALL = 3
 """So much of a tag tells a call: its turn, its op, its team."""
 BOUNDARY = simpy.events.EventPriority(3)
 """Priority of events that must see the flows too."""
-
-
 Tag = tuple[int, ...]
 """Names a batch of messages: the number of its turn first, then what tells it from others of that turn."""
 OnEnd = Callable[[list[int], int], None]
@@ -79,18 +77,11 @@ class Network:
     """All links and everything that flows on them.
 
     ``capacity`` float64 [links] in bytes/s and ``names`` describe the links; ``burst`` float64 [links]: bytes that each
-    lets through at once after a pause (:class:`Buckets`; None: none). Flows are submitted with
-    :meth:`send`.
+    lets through at once after a pause (:class:`Buckets`; 0: none). Flows are submitted with :meth:`send`.
     """
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        capacity: Floats,
-        names: Sequence[str],
-        *,
-        burst: Floats | None = None,
-        window: float = WINDOW,
+        self, env: simpy.Environment, capacity: Floats, names: Sequence[str], burst: Floats, window: float = WINDOW
     ) -> None:
         self._env = env
         # The last link is no link: it never fills, and carries messages that cross none.
@@ -100,7 +91,7 @@ class Network:
         self._flows = FlowTable(len(self._capacity))
         self._loads: Loads | None = None
         self._buckets: Buckets | None = None
-        if burst is not None and burst.any():
+        if burst.any():
             self._buckets = Buckets(np.append(burst, 0.0), self._capacity, self._flows.paths.crossed)
         self._waiting: list[tuple[int, int, Batch]] = []
         self._joining: list[tuple[int, Batch]] = []
@@ -122,7 +113,7 @@ class Network:
         self._loads = Loads(loads, self._capacity, ends, self._flows)
 
     def answer(self, there: int, back: int) -> None:
-        """What the receiver of a message over one path tells its sender goes over another."""
+        """The word of a receiver that it is there takes path ``back`` where its message takes path ``there``."""
         if self._loads is not None:
             self._loads.back[there] = back
 
@@ -141,8 +132,7 @@ class Network:
             if not self._capacity[link] > 0.0:
                 raise HardwareError(
                     f"a message would cross link '{self._names[link]}', whose bandwidth is {self._capacity[link]} "
-                    f"bytes/s; expected more than zero: give the link a bandwidth in the hardware profile, or a route "
-                    f"around it"
+                    f"bytes/s; expected more than zero: change it in the hardware profile, or add a route around it"
                 )
 
     def send(
@@ -195,25 +185,15 @@ class Network:
             for owner, low, high in owners
         )
         ahead = sorted(self._waiting, key=lambda entry: entry[:2])
-        waiting = tuple(
-            (
-                at - now,
-                batch.unit is None,
-                *(column.tobytes() for column in batch[:5]),
-                *batch.labels,
-                _relative(batch.tag, number),
-            )
-            for at, batch in (*self._joining, *((entry[0], entry[2]) for entry in ahead))
-        )
+        waiting = []
+        for at, batch in (*self._joining, *((entry[0], entry[2]) for entry in ahead)):
+            arrays = (column.tobytes() for column in batch[:5])
+            waiting.append((at - now, batch.unit is None, *arrays, *batch.labels, _relative(batch.tag, number)))
         return (
             *(column[alive].tobytes() for column in columns),
             *((column[alive] - now).tobytes() for column in times),
             *(at - now if at < FOREVER_PS else None for at in (self._release, self._admission)),
-            self._reach.tobytes(),
-            len(flows.order),
-            len(self._joining),
-            whose,
-            waiting,
+            *(self._reach.tobytes(), len(flows.order), len(self._joining), whose, tuple(waiting)),
             () if self._buckets is None else self._buckets.state(now),
         )
 
@@ -275,7 +255,7 @@ class Network:
             batch.on_end(batch.labels[low:high], end)
 
     def _arrive(self, now: int) -> None:
-        """Let what has waited out its latency ask for a share; tell until when it can wait for it."""
+        """Let what has waited out its latency ask for a share, and set until when it can wait for one."""
         flows = self._flows
         while self._waiting and self._waiting[0][0] <= now:
             at, _, batch = heappop(self._waiting)
