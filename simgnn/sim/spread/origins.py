@@ -100,18 +100,18 @@ class Origins:
         return found
 
     def _shares(self, compiled: CompiledOp, turn: Turn) -> dict[int, Floats]:
-        found: dict[int, Floats] = {}
-        op = compiled.op
+        """Shares of an op's work by origin, float64 [P] each."""
+        op, ranks = compiled.op, self._machine.ranks
         copied = not op.work and op.kind in (OpKind.COPY, *COPIES)
         work: Sequence[Work] = (Work("copy", {"bytes": 1, "item_bytes": 1}),) if copied else op.work
         of_pieces = [self._origins(piece, op) for piece in work]
         if len({origin for origins in of_pieces for origin in origins}) == 1:
-            return {self._number(of_pieces[0][0]): np.ones(self._machine.ranks)}
+            return {self._number(of_pieces[0][0]): np.ones(ranks)}
+        found: dict[int, Floats] = {}
         for piece, origins in zip(work, of_pieces, strict=True):
             self._add_work(found, piece, origins, turn, op)
-        total = np.sum(list(found.values()), axis=0) if found else np.zeros(self._machine.ranks)
-        safe = np.where(total > 0, total, 1.0)
-        return {number: seconds / safe for number, seconds in found.items()}
+        total = sum(found.values(), np.zeros(ranks))
+        return {number: seconds / np.where(total > 0, total, 1.0) for number, seconds in found.items()}
 
     def _number(self, origin: Origin) -> int:
         return self.known.setdefault(origin, len(self.known))
@@ -123,12 +123,11 @@ class Origins:
             device = self._machine.profile.devices[kind]
             if op.kind in COPIES and device.kind == "gpu":
                 found.append(Origin("copies between host and device", None, None))
-                continue
-            if stand_in_of(device, piece.primitive) is not None:
+            elif stand_in_of(device, piece.primitive) is not None:
                 found.append(Origin(f"{piece.primitive} on {kind}, assumed", None, None))
-                continue
-            curve = choose_level(device, kind, piece.primitive, at_once, threads).curve
-            found.append(Origin(f"{piece.primitive} on {kind}", curve.spread, curve.jitter, curve.drift))
+            else:
+                curve = choose_level(device, kind, piece.primitive, at_once, threads).curve
+                found.append(Origin(f"{piece.primitive} on {kind}", curve.spread, curve.jitter, curve.drift))
         return found
 
     def _add_work(self, found: dict[int, Floats], piece: Work, origins: list[Origin], turn: Turn, op: Op) -> None:
