@@ -2,14 +2,23 @@
 
 import copy
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simgnn.hardware.profile.profile import Profile, load_profile
+from simgnn.hardware.show.describe import Node
 
 DATA = Path(__file__).parent / "data"
+
+
+def tree_lines(node: Node, depth: int = 0) -> Iterator[tuple[int, str]]:
+    """Every line of a tree with its depth."""
+    yield depth, node.text
+    for child in node.children:
+        yield from tree_lines(child, depth + 1)
 
 
 @pytest.fixture(scope="session")
