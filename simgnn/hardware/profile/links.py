@@ -22,19 +22,19 @@ LinkKind = Literal["pcie", "nvlink", "infiniband", "ethernet", "shared-memory", 
 
 
 class Queue(Strict):
-    """While ``messages`` fill a link at once, in each direction, ``size`` bytes of theirs wait in front of it."""
+    """While ``messages`` at once fill a link in one direction, ``size`` bytes of them wait in front of it."""
 
     messages: Annotated[StrictInt, Field(ge=1)]
     size: BytesOrNone
 
 
 class Load(Strict):
-    """What a link does to others while messages fill it, as measured under several at once (bulk transfers over TCP).
+    """How a link delays other messages while some fill it (bulk transfers over TCP), as measured.
 
-    ``queues``: what arrives at it waits behind so many bytes; between two numbers of messages linear, beyond the last
-    as there. ``processor``: seconds of a core that a byte across it costs each of its two ends (None: not measured, and
-    taken as none), which their work lacks. ``spread``: the largest standard deviation of these numbers from repeat to
-    repeat, as a share (None: not known, as where a number cannot be told from none).
+    ``queues``: bytes that wait in front of the link, linear between two numbers of messages, constant beyond the last.
+    ``processor``: seconds of a core that a byte costs at each of the link's two ends (None: not measured, taken as
+    none). ``spread``: the largest standard deviation of these numbers from repeat to repeat, as a share (None:
+    unknown).
     """
 
     source: Source
@@ -51,23 +51,22 @@ class Load(Strict):
 
     def queued_bytes(self, messages: float) -> float:
         """Bytes that wait in front of the link while so many messages fill it."""
-        earlier_messages, earlier_size = 0.0, 0.0
+        before, size = 0.0, 0.0
         for queue in self.queues:
             if messages <= queue.messages:
-                part = (messages - earlier_messages) / (queue.messages - earlier_messages)
-                return earlier_size + part * (queue.size - earlier_size)
-            earlier_messages, earlier_size = float(queue.messages), queue.size
-        return earlier_size
+                return size + (messages - before) / (queue.messages - before) * (queue.size - size)
+            before, size = float(queue.messages), queue.size
+        return size
 
 
 class LinkType(Strict):
     """A link: ``bandwidth`` in each direction (half duplex: of both together), ``latency`` to cross it.
 
-    ``message_bandwidth``: the most that one message reaches, however large (None: all of it). ``efficiency``: which
-    share of that a message of a given size reaches. ``burst``: bytes that pass at once, whatever the bandwidth, after a
-    pause in which they saved up at its rate (a token bucket; None: none; refused on every link of two nodes where
-    messages of any device go as copies through host memory). ``load``: what it does to others while messages fill it
-    (None: not measured; they share its bandwidth, and that is all).
+    ``message_bandwidth``: the highest rate of one message (None: the bandwidth). ``efficiency``: the share of it that a
+    message of a given size reaches. ``burst``: bytes that pass at once after a pause in which they saved up at the
+    link's rate (a token bucket; None: none). It is rejected on links of nodes where messages of any device go as copies
+    through host memory. ``load``: how it delays others while messages fill it (None: not measured; they only share
+    its bandwidth).
     """
 
     kind: LinkKind
@@ -81,15 +80,13 @@ class LinkType(Strict):
 
     @property
     def rates(self) -> tuple[Bandwidth, ...]:
-        """What limits one message: numbers whose measured sizes and spreads are its own."""
+        """The numbers that limit one message."""
         return (self.bandwidth,) if self.message_bandwidth is None else (self.bandwidth, self.message_bandwidth)
 
     def message_rate(self, nbytes: float) -> float:
         """Bytes per second that one message of this size reaches on the link alone, after a pause; infinite for one
         that passes at once."""
-        rate = self.bandwidth.value
-        if self.message_bandwidth is not None:
-            rate = min(rate, self.message_bandwidth.value)
+        rate = min(limit.value for limit in self.rates)
         if self.efficiency is not None:
             rate *= self.efficiency.at(nbytes)
         if self.burst is None:
