@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import BackendError
-from simgnn.hardware.profile.links import Load
+from simgnn.hardware.profile.communication import Load
 from simgnn.tomlfile import write_atomically
 from simgnn.units import format_quantity
 

@@ -15,9 +15,8 @@ from executor.testbed.declaration import (
     rank_places,
 )
 from simgnn.errors import HardwareError
+from simgnn.hardware.profile.communication import Backend, LinkType, Load
 from simgnn.hardware.profile.devices import Cache, Curve, Device
-from simgnn.hardware.profile.libraries import Backend
-from simgnn.hardware.profile.links import LinkType, Load
 from simgnn.hardware.profile.profile import Profile, parse_profile
 from simgnn.hardware.profile.quantities import Bandwidth, CoreCount, Duration, Size, Strict
 from simgnn.tomlfile import without_none

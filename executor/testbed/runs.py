@@ -18,7 +18,7 @@ from executor.testbed.declaration import Declaration, RankPlace, rank_places, us
 from executor.testbed.state import Record, locked
 from executor.world.environment import LAUNCHER, TESTBED, threads_per_rank
 from simgnn.errors import BackendError, ConfigError
-from simgnn.hardware.profile.links import Load
+from simgnn.hardware.profile.communication import Load
 from simgnn.tomlfile import write_toml
 
 MASTER_PORT = 29500

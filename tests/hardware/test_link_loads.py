@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgnn.cli.main import invoke
-from simgnn.hardware.profile.links import Load
+from simgnn.hardware.profile.communication import Load
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile, save_profile
 from simgnn.hardware.show.describe import tree
 from simgnn.hardware.show.difference import Change, compare_profiles

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simgnn.analysis.fit.samples import Sample
 from simgnn.analysis.fit.solver import MAD_TO_SIGMA, costs
 from simgnn.hardware.price.collectives import bus_seconds, bytes_moved, hops, steps
-from simgnn.hardware.profile.libraries import Algorithm, Collective
+from simgnn.hardware.profile.communication import Algorithm, Collective
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 
 FloatArray = NDArray[np.float64]

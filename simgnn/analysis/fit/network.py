@@ -34,8 +34,7 @@ from simgnn.analysis.fit.calls import (
 )
 from simgnn.analysis.fit.samples import Sample
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile.libraries import Backend, Message, Ports
-from simgnn.hardware.profile.links import LinkType
+from simgnn.hardware.profile.communication import Backend, LinkType, Message, Ports
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 
 ONE_WAY_AT_A_TIME = 0.6

@@ -16,10 +16,9 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.analysis.nccl.curves import read, smooth_curve, straight_line
-from simgnn.analysis.nccl.measured_tables import Floats, Table
+from simgnn.analysis.nccl.measured_tables import Floats, Table, read, smooth_curve, straight_line
 from simgnn.hardware.price.collectives import FIRST_ROUND, flow_bytes, steps
-from simgnn.hardware.profile.libraries import Algorithm, Choice
+from simgnn.hardware.profile.communication import Algorithm, Choice
 
 LARGE_BYTES = float(1 << 18)
 """Below it the measured times are mostly noise of the calls, and latencies decide: no law is learnt there."""
@@ -112,7 +111,7 @@ THIN = 3
 class Law:
     """What holds for all rank counts of one scope. ``hop_s``, ``tree_hop_s``: seconds of a hop on a ring, in a tree;
     ``chunk``: bytes of a rank's share that go round at once; ``fill``: the part of a step that fills the pipeline;
-    ``ranks_per_rail``, ``inside``: as :class:`simgnn.hardware.profile.libraries.Collective` has them; ``choice``:
+    ``ranks_per_rail``, ``inside``: as :class:`simgnn.hardware.profile.communication.Collective` has them; ``choice``:
     between both."""
 
     scope: str
@@ -217,7 +216,8 @@ def _across_hosts(tables: Sequence[Table], inside: Sequence[Table]) -> Law:
     rates = [float(np.median((Law("host").moved(table, "ring") / table.seconds)[-9:])) for table in inside]
     own = max(rates) if rates else None
     choice = fit_choice(tables, "cluster")
-    large = [table.where(table.nbytes >= LARGE_BYTES).where_every(THIN) for table in tables]
+    large = [table.where(table.nbytes >= LARGE_BYTES) for table in tables]
+    large = [table.where(np.arange(len(table.nbytes)) % THIN == 0) for table in large]
     hop = _inside_a_host(inside, None).hop_s
     law = Law("cluster", hop_s=hop, ranks_per_rail=RANKS_PER_RAIL[0], inside=own, choice=choice)
     law = replace(law, tree_hop_s=_tree_hop_s(large, law))

@@ -10,9 +10,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from simgnn.analysis.nccl.curves import (
+from simgnn.analysis.nccl.law import LARGE_BYTES, ROUND_BYTES, Law, fit_law
+from simgnn.analysis.nccl.measured_tables import (
     FLOOR_SHARE,
     Curve,
+    Floats,
+    Table,
     mean_curve,
     read,
     rounded,
@@ -21,11 +24,9 @@ from simgnn.analysis.nccl.curves import (
     spread_steps,
     straight_line,
 )
-from simgnn.analysis.nccl.law import LARGE_BYTES, ROUND_BYTES, Law, fit_law
-from simgnn.analysis.nccl.measured_tables import Floats, Table
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.profile.libraries import Algorithm, Choice, Collective
+from simgnn.hardware.profile.communication import Algorithm, Choice, Collective
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 from simgnn.units import format_quantity

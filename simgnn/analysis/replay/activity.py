@@ -8,8 +8,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from simgnn.analysis.replay.extrapolation import epsilons, way_on
-from simgnn.analysis.replay.guards import carried_guards, guards_of, way_of_shares
+from simgnn.analysis.replay.extrapolation import carried_guards, epsilons, guards_of, way_of_shares, way_on
 from simgnn.analysis.replay.recorded_run import check_complete, recorded_plan, recorded_result
 from simgnn.analysis.replay.row_fractions import CarriedRows, arrivals, carried_publications
 from simgnn.emit.freshness import Thresholds

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.price.collectives import CallPrice, CollectivePrice, price_call, price_collective
-from simgnn.hardware.price.messages import MessagePrice, Path, price_message
+from simgnn.hardware.price.collectives import price_call, price_collective
+from simgnn.hardware.price.messages import Path, price_message
 from simgnn.hardware.price.work import Price, price_work
+from simgnn.hardware.profile.communication import Backend
 from simgnn.hardware.profile.devices import Device
-from simgnn.hardware.profile.libraries import Backend
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.profile.quantities import CoreCount
 from simgnn.hardware.topology.routes import Link, Network, Route, lay_out
@@ -157,22 +157,9 @@ class Machine:
             found = self._paths[key] = Path(links, route.latency_s)
         return found
 
-    def message(self, i: int, j: int, nbytes: float, backend: str = "default") -> MessagePrice:
-        """Price of one message of ``nbytes`` from rank i to rank j, before it shares links with others."""
-        return price_message(self, i, j, nbytes, backend)
-
-    def call(self, kind: str, backend: str, members: Sequence[int]) -> CallPrice:
-        """Floor and hop of a collective, or of an ``exchange``, whose bytes are messages."""
-        return price_call(self, kind, backend, members)
-
-    def collective(
-        self, kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None = None
-    ) -> CollectivePrice:
-        """Price of a collective of ``members``; ``nbytes``: the buffer (all-gather: one rank's part).
-
-        ``root``: of a broadcast, a member; default: the first. Flows follow the ring of members by host and number.
-        """
-        return price_collective(self, kind, backend, nbytes, members, root)
+    message = price_message
+    call = price_call
+    collective = price_collective
 
     def device(self, rank: int) -> Device:
         """The device of a rank."""

@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from simgnn.errors import ConfigError, HardwareError
+from simgnn.hardware.profile.communication import Backend, LinkType
 from simgnn.hardware.profile.devices import Device
-from simgnn.hardware.profile.libraries import Backend
 from simgnn.hardware.profile.library import find_profile
-from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.quantities import SOURCES, Strict, sourced
 from simgnn.hardware.topology.topology import Name, Topology, expand_edges, topology_problems
 from simgnn.schema_faults import sentences

@@ -17,9 +17,8 @@ from simgnn.hardware.topology.topology import Host, copies, expand_edges
 from simgnn.units import cost_of, format_quantity
 
 if TYPE_CHECKING:
+    from simgnn.hardware.profile.communication import Collective, Load
     from simgnn.hardware.profile.devices import Device
-    from simgnn.hardware.profile.libraries import Collective
-    from simgnn.hardware.profile.links import Load
     from simgnn.hardware.profile.profile import Profile
 
 

@@ -18,9 +18,8 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import spread_ranks
 from simgnn.hardware.price.work import features, within_range
 from simgnn.hardware.primitives import PRIMITIVES, FloatArray
+from simgnn.hardware.profile.communication import Backend, Collective, LinkType
 from simgnn.hardware.profile.devices import Curve, Device
-from simgnn.hardware.profile.libraries import Backend, Collective
-from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.profile.quantities import Number
 from simgnn.units import format_quantity

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile.links import LinkType, Load
+from simgnn.hardware.profile.communication import LinkType, Load
 from simgnn.hardware.topology.topology import expand_edges, node_kinds
 
 if TYPE_CHECKING:

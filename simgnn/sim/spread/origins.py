@@ -9,7 +9,7 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.price.collectives import CollectivePrice, find_collective
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level, stand_in_of
-from simgnn.hardware.profile.libraries import Collective
+from simgnn.hardware.profile.communication import Collective
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
