@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.collectives import price_call, price_collective
 from simgnn.hardware.price.messages import Path, price_message
-from simgnn.hardware.price.work import Price, price_work
+from simgnn.hardware.price.work import price_work
 from simgnn.hardware.profile.communication import Backend
 from simgnn.hardware.profile.devices import Device
 from simgnn.hardware.profile.profile import Profile
@@ -168,13 +168,6 @@ class Machine:
     def concurrency(self, rank: int) -> int:
         """How many ranks share the device of this one, itself included."""
         return self._sharing[self.devices[rank]]
-
-    def work_seconds(
-        self, rank: int, primitive: str, sizes: Mapping[str, float], locality: ArrayLike | None = None
-    ) -> Price:
-        """Price of one piece of work on a rank's device while all ranks there are at work."""
-        level = self.concurrency(rank), self.threads_per_rank[rank]
-        return price_work(self.device(rank), self.types[rank], primitive, sizes, locality, *level).at(0)
 
     def work_seconds_all(
         self,

@@ -16,6 +16,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile, load_profile, save_profile
 from tests.executor.testbed.beds import WHY_NOT, bed, clean, on_file, quotas
 from tests.executor.testbed.test_testbed_profile import WORK, base
+from tests.hardware.conftest import work_seconds
 
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")
 __all__ = ["clean", "quotas"]
@@ -94,7 +95,7 @@ def test_a_slow_rank_has_the_quota_of_the_profile(
     threads = machine.threads_per_rank[slow]
     with_all = Machine.place(emitted(bed(hosts=hosts, ranks_per_host=each, link=link), tmp_path), declared.rank_hosts())
     assert with_all.threads_per_rank[slow] == threads
-    times = [one.work_seconds(slow, "matmul", WORK).seconds for one in (machine, with_all)]
+    times = [work_seconds(one, slow, "matmul", WORK).seconds for one in (machine, with_all)]
     assert times[0] / times[1] == pytest.approx(threads / (quota / period))
     if len(usable_cores()) >= declared.ranks:  # each rank has whole cores at full speed
         assert times[0] / times[1] == pytest.approx(1 / share)
