@@ -1,10 +1,14 @@
-"""Fractions of rows sent past the end of a record: a curve fitted to it, with the threshold that its controller would
-reach.
+"""Decisions past the end of a record: fractions of rows that are sent, and shares of blocks that guards let through.
 
-A row that moves by r an epoch, relative to its size, leaves a ball of radius epsilon after epsilon / r epochs where it
-drifts, after (epsilon / r)**2 where it walks at random; so of all rows about (r / epsilon)**kappa are sent, kappa in
-1..2. Source: docs/systems/cdfgnn.md (our own model; the paper has none). Deviation: fractions are of the rows that
-are not zero, and the first epoch is left out of the fit.
+A row that moves by r an epoch, relative to its size, leaves a ball of radius epsilon after epsilon / r epochs if it
+drifts, after (epsilon / r)**2 if it walks at random. So of all rows about (r / epsilon)**kappa are sent, kappa in 1..2,
+with the threshold epsilon that the controller would reach. Source: docs/systems/cdfgnn.md (our own model; the paper has
+none). Deviation: fractions are of the rows that are not zero, and the first epoch is left out of the fit.
+
+Guards (docs/systems/sancus.md) are carried over as the share of each epoch and sync point. Each root sends whenever its
+running sum of shares reaches one; roots begin apart, which spreads what is sent over them. A block that moves by r of
+its bound an epoch is sent every r**-kappa epochs, and r settles. Deviation: the curve is fitted to the shares, since
+changes are not recorded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +31,9 @@ LAST = 10
 """Epochs whose mean goes on where no curve can be fitted."""
 FEWEST = 8
 """Fewer recorded epochs after the first determine no curve."""
+WINDOWS = 8
+"""Shares of a few roots are coarse: means over this part of a record, and at least SHORTEST epochs, are fitted."""
+SHORTEST = 3
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Curve:
 
 
 def fit_curve(fractions: Floats, epsilon: Floats) -> Curve:
-    """The curve nearest to the fractions of epochs 1, 2, ..., by least squares of logarithms; an epoch in which all
+    """The curve nearest to the fractions of epochs 1, 2, ..., by least squares of logarithms. An epoch in which all
     rows were sent counts only where the curve has fewer."""
     epochs = np.arange(1, len(fractions) + 1, dtype=np.float64)
     logs = np.log(np.maximum(fractions, LEAST))
@@ -76,12 +83,11 @@ def _curve(numbers: Floats) -> Curve:
 def continue_fractions(
     fractions: Floats, thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int
 ) -> Floats:
-    """Recorded fractions float64 [E], continued to ``epochs`` in the way that :func:`way_on` tells.
+    """Recorded fractions float64 [E], continued to ``epochs`` as :func:`way_on` says.
 
-    ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). The first epoch, in
-    which everything is sent, says nothing of later ones. Where nothing was sent after it, nothing will be. The curve is
-    of the rows that are not zero, the most that any epoch sent: far from training vertices gradients are zero, and
-    never sent.
+    ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). The first epoch sends
+    everything and is ignored. Where nothing was sent after it, nothing will be. The curve describes the most rows that
+    any epoch sent, as far from training vertices gradients are zero and never sent.
     """
     recorded, told = len(fractions), fractions[1:] if len(fractions) > 1 else fractions
     most = float(fractions.max(initial=0.0))
@@ -97,7 +103,7 @@ def continue_fractions(
 
 
 def no_curve(recorded: int, epsilon: Floats) -> str | None:
-    """Why no curve can be fitted to so many ``recorded`` epochs, with the thresholds of all epochs; None: one can."""
+    """Why no curve can be fitted to so many ``recorded`` epochs with these thresholds; None: one can."""
     if recorded - 1 < FEWEST:
         return f"fewer than {FEWEST} epochs after the first determine no curve"
     return "a threshold of 0 has no curve" if np.any(epsilon <= 0) else None
@@ -110,8 +116,8 @@ def way_on(recorded: int, epsilon: Floats) -> str:
 
 
 def epsilons(thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int) -> Floats:
-    """The threshold that holds in each epoch, float64 [epochs]: the controller (None: there is none, and it is 0) run
-    on recorded accuracies, and then on ones that go on like them."""
+    """The threshold of each epoch, float64 [epochs]: of the controller (None: 0) on recorded accuracies, and then on
+    ones that go on like them."""
     if thresholds is None:
         return np.zeros(epochs)
     state, found = thresholds.start(), []
@@ -126,8 +132,7 @@ def epsilons(thresholds: Thresholds | None, accuracies: Sequence[float] | None, 
 def continue_accuracies(known: Sequence[float], epochs: int, seed: int) -> Floats:
     """Accuracies [epochs]: the known ones, then top (1 - exp(-e / tau)) fitted to them, with noise of their own size.
 
-    Without noise the accuracy would never fall and the threshold only rise. The noise of an epoch depends on the seed
-    and the epoch alone.
+    Without noise the threshold would only rise. The noise of an epoch depends on the seed and the epoch alone.
     """
     series = np.asarray(known[:epochs], dtype=np.float64)
     if len(series) == epochs:
@@ -146,20 +151,15 @@ def continue_accuracies(known: Sequence[float], epochs: int, seed: int) -> Float
     return np.concatenate((series, np.clip(top * (1 - np.exp(-later / tau)) + noise * drawn, 0.0, 1.0)))
 
 
-WINDOWS = 8
-"""Shares of a few roots are coarse: means over this part of a record, and at least SHORTEST epochs, are fitted."""
-SHORTEST = 3
-
-
 class OwnerGuard(NamedTuple):
-    """Whose block a guard sends, and at which sync point: (layer, phase)."""
+    """The sync point (layer, phase) of a guard, and the root whose block it sends."""
 
     point: tuple[int, str]
     root: int
 
 
 def guards_of(program: Program) -> dict[str, OwnerGuard]:
-    """The guards of a program's broadcasts, by decision: their roots decide whether to send."""
+    """The guards of a program's broadcasts, by decision."""
     return {
         op.guard.decision: OwnerGuard((op.layer, op.phase), op.root)
         for _, op in program.ops
@@ -213,8 +213,8 @@ def way_of_shares(recorded: int) -> str:
 
 
 def _continued(shares: NDArray[np.float64], epochs: int) -> NDArray[np.float64]:
-    """Shares [E] of a record continued to ``epochs``. The first epoch, which sends everything, says nothing of later
-    ones; a short record goes on at its mean."""
+    """Shares [E] of a record continued to ``epochs``. The first epoch sends everything and is ignored; a short record
+    goes on at its mean."""
     later, more = shares[1:], max(0, epochs - len(shares))
     if not len(later):
         found = np.full(more, shares.mean())

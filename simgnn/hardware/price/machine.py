@@ -87,8 +87,8 @@ class Machine:
     def place(cls, profile: Profile, hosts: Sequence[int], threads_per_rank: int | None = None) -> Self:
         """Put rank i on host ``hosts[i]``: its GPUs in order, one rank each; without GPUs, its CPUs in even blocks.
 
-        ``threads_per_rank``: of every rank, if not the cores divided evenly. Raises :class:`HardwareError` for a host
-        that the profile lacks and for more ranks than GPUs.
+        ``threads_per_rank``: default the cores divided evenly. Raises :class:`HardwareError` for a host that the
+        profile lacks and for more ranks than GPUs.
         """
         spots = _place_ranks(profile, hosts)
         load = Counter(spots)
@@ -115,7 +115,7 @@ class Machine:
         return Counter(self.devices)
 
     def backend(self, name: str = "default") -> tuple[str, Backend]:
-        """A communication library by name; "default" is the profile's. :class:`HardwareError` when not described."""
+        """(name, library); "default" is the profile's. Raises :class:`HardwareError` for one that it lacks."""
         chosen = self.profile.default_backend() if name == "default" else name
         described: Mapping[str, Backend] = {str(key): value for key, value in self.profile.backends.items()}
         if chosen not in described:
@@ -127,7 +127,7 @@ class Machine:
         return chosen, described[chosen]
 
     def through_host(self, rank: int, backend: str) -> bool:
-        """Whether what a rank sends with a library is copied to its host's memory first, and back what arrives."""
+        """Whether a rank's messages with a library are copied to and from its host's memory."""
         return self.device(rank).kind == "gpu" and self.backend(backend)[1].memory == "host"
 
     def ends(self, backend: str = "default") -> tuple[str, ...]:

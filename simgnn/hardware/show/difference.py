@@ -22,6 +22,7 @@ from simgnn.hardware.profile.communication import Backend, Collective, LinkType
 from simgnn.hardware.profile.devices import Curve, Device
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.profile.quantities import Number
+from simgnn.hardware.show.describe import SCOPES
 from simgnn.units import format_quantity
 
 MESSAGES = tuple(float(1 << power) for power in range(6, 31, 2))
@@ -206,7 +207,6 @@ def furthest(changes: Sequence[Change]) -> list[Change]:
 
 Key = tuple[str, int, bool]
 """A collective, its number of ranks, whether they are on several hosts."""
-SCOPES = {"host": " inside a host", "cluster": " across hosts", "any": ""}
 
 
 def _compare_backend(library: str, first: Profile, second: Profile) -> Iterator[Finding]:
