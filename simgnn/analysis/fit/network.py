@@ -173,13 +173,11 @@ def _check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: 
 
 
 def _floors(exchanges: Sequence[Sample]) -> dict[int, float]:
-    """Floor of an exchange by group size."""
     groups = sorted({sample.ranks for sample in exchanges})
     return {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
 
 
 def _predictor(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Predictor:
-    """Seconds of an exchange, fitted to these samples."""
     floors = _floors(exchanges)
     limits = _fit_limits(sends, exchanges, floor_and_rates(sends)[0], floors)
     return lambda sample: floors[sample.ranks] + limits.seconds(sample)

@@ -175,7 +175,6 @@ def _loopback(fit: NetworkFit, floor: float) -> LinkType:
 
 
 def _best(host: int, pairs: Mapping[tuple[int, int], Pair]) -> Pair:
-    """The fastest pair that a host is in."""
     return max((found for pair, found in pairs.items() if host in pair), key=lambda found: found.way_bytes_per_s)
 
 

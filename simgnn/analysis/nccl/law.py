@@ -119,7 +119,6 @@ class Law:
     choice: Choice | None = None
 
     def rows(self, table: Table, algorithm: Algorithm) -> Table:
-        """The rows of a table that were run with this algorithm."""
         return table.where(taken(table, self.choice, algorithm))
 
     def moved(self, table: Table, algorithm: Algorithm) -> Floats:
@@ -136,12 +135,10 @@ class Law:
         return (count + 1) * (np.ceil(nbytes / ranks / self.chunk) + FIRST_ROUND)
 
     def hops_s(self, table: Table, algorithm: Algorithm) -> Floats:
-        """Seconds [n] of the hops of a call."""
         hop_s = self.tree_hop_s if algorithm == "tree" else self.hop_s
         return self.hops(table.nbytes, table.ranks, algorithm) * hop_s
 
     def inside_s(self, table: Table, algorithm: Algorithm) -> Floats:
-        """Seconds [n] of the bytes inside the hosts."""
         if self.inside is None:
             return np.zeros(len(table.nbytes))
         return flow_bytes("allreduce", algorithm, table.ranks, 1.0) / self.inside * table.nbytes

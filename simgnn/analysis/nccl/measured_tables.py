@@ -74,11 +74,9 @@ class Table:
 
     @property
     def hosts(self) -> list[int]:
-        """Host of each rank."""
         return [rank // self.ranks_per_host for rank in range(self.ranks)]
 
     def where(self, chosen: NDArray[np.bool_]) -> "Table":
-        """Some of the rows."""
         return replace(self, nbytes=self.nbytes[chosen], seconds=self.seconds[chosen], noise=self.noise[chosen])
 
 

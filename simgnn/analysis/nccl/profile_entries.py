@@ -255,7 +255,6 @@ class Score:
 
     @property
     def mean(self) -> float:
-        """Mean relative error."""
         return float(self.errors.mean())
 
     def mean_from(self, low: float, high: float) -> float:

@@ -32,12 +32,10 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder."""
         return self.root.resolve().name
 
     @property
     def epochs(self) -> int:
-        """Number of recorded epochs."""
         return max(int(values.shape[-2]) for values in self.decisions.values())
 
     @property

@@ -47,7 +47,6 @@ class Curve:
     kappa: float
 
     def at(self, epochs: Floats, epsilon: Floats) -> Floats:
-        """Fractions in these epochs, float64 of their shape."""
         moved = self.settled + self.excess * np.exp(-epochs / self.decay_epochs)
         return np.minimum(1.0, (moved / epsilon) ** self.kappa)
 
@@ -206,7 +205,6 @@ def carried_guards(
 
 
 def way_of_shares(recorded: int) -> str:
-    """What follows so many ``recorded`` epochs, in words."""
     if recorded - 1 >= FEWEST:
         return "a curve fitted to the shares of blocks that were sent"
     return f"the mean share of blocks that were sent (fewer than {FEWEST} epochs after the first determine no curve)"

@@ -24,14 +24,11 @@ from simgnn.spelling import nearest
 
 
 class Spot(NamedTuple):
-    """A device: its full name and its type."""
-
     name: str
     type: str
 
 
 def _place_ranks(profile: Profile, hosts: Sequence[int]) -> list[Spot]:
-    """The device of each rank, as :meth:`Machine.place` defines it."""
     if not hosts:
         raise HardwareError("got no ranks to place; expected at least one: cluster.ranks_per_host")
     machines = profile.topology.host_names()
@@ -47,7 +44,6 @@ def _place_ranks(profile: Profile, hosts: Sequence[int]) -> list[Spot]:
 
 
 def _spots(profile: Profile, name: str, host: Host, ranks: int) -> list[Spot]:
-    """The devices of so many ranks on a host."""
     placed = [Spot(f"{name}/{local}", entry.type) for entry in host.devices for local in entry.names()]
     gpus = [spot for spot in placed if profile.devices[spot.type].kind == "gpu"]
     if not gpus:
@@ -162,7 +158,6 @@ class Machine:
     collective = price_collective
 
     def device(self, rank: int) -> Device:
-        """The device of a rank."""
         return self.profile.devices[self.types[rank]]
 
     def concurrency(self, rank: int) -> int:

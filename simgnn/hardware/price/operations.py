@@ -36,12 +36,10 @@ class Form:
 
 
 def option(name: str) -> str:
-    """A size as the command line spells it."""
     return f"--{name.replace('_', '-')}"
 
 
 def _work(primitive: Primitive) -> Form:
-    """The form of one piece of device work."""
     words = {name: option(name) for name in primitive.sizes}
     words |= {
         name: f"[{words[name]}, default: {default}]" for name, default in primitive.sizes.items() if default is not None
@@ -295,5 +293,4 @@ def _pairs(question: Question, ranks: int) -> list[tuple[int, int]]:
 
 
 def _table(key: str, value: Any) -> list[Told]:
-    """Every sourced number of a table."""
     return [Told(at, part.source, getattr(part, "spread", None)) for at, part in sourced(value, key)]

@@ -82,7 +82,6 @@ def features(
 
 
 def _long(value: FloatArray, count: int) -> FloatArray:
-    """A value, one for all or of [count], as [count]."""
     return value if np.shape(value) == (count,) else np.broadcast_to(value, (count,))
 
 

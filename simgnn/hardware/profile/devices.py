@@ -252,5 +252,4 @@ class Device(Strict):
         return {name: self.caches[name].bytes_each(cores, concurrency) for name in names}
 
     def curves_of(self, primitive: str) -> tuple[Curve, ...]:
-        """All concurrency levels of one primitive."""
         return tuple(curve for curve in self.curves if curve.primitive == primitive)

@@ -113,29 +113,21 @@ class Number(Strict):
 
 
 class Size(Number):
-    """Bytes."""
-
     dimension = "bytes"
     value: Bytes
 
 
 class Bandwidth(Number):
-    """Bytes per second."""
-
     dimension = "bytes/s"
     value: BytesPerSecond
 
 
 class Duration(Number):
-    """Seconds; zero is allowed."""
-
     dimension = "s"
     value: Seconds
 
 
 class Power(Number):
-    """Watts."""
-
     dimension = "W"
     value: Watts
 

@@ -30,7 +30,6 @@ class Node:
     children: list["Node"] = field(default_factory=list)
 
     def add(self, text: str) -> "Node":
-        """Add a line below this one, and return it."""
         child = Node(text)
         self.children.append(child)
         return child
@@ -131,7 +130,6 @@ def _device(node: Node, device: "Device") -> None:
 
 
 def _cost(feature: str, cost: float) -> str:
-    """Costs of bytes and flops as the rates that people know."""
     unit = unit_of(feature)
     if cost > 0 and unit in ("B", "flop"):
         return _rounded(1 / cost, "bytes/s" if unit == "B" else "flop/s")

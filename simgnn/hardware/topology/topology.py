@@ -39,7 +39,6 @@ class Placed(Strict):
     count: Count = 1
 
     def names(self) -> tuple[str, ...]:
-        """Names inside the host."""
         return copies(self.name, self.count)
 
 
@@ -112,7 +111,6 @@ def node_kinds(topology: Topology) -> dict[str, str]:
 
 
 def _pairs(edge: Edge, first: tuple[str, ...], second: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Every pair of ends that an edge joins."""
     if edge.mesh:
         yield from combinations(first, 2)
     elif edge.between[0] == edge.between[1]:
