@@ -47,7 +47,10 @@ def solve(features: FloatArray, seconds: FloatArray, what: str, groups: Sequence
     :class:`HardwareError`, naming ``what``, for samples that are too few, not positive, not finite, or of one size.
     """
     keep = _kept(features, seconds, what)
-    folds = _folds(seconds[keep]) if groups is None else np.unique(np.array(groups), return_inverse=True)[1][keep]
+    if groups is None:  # dealt out in order of time, so that every fold has short and long samples
+        folds = np.argsort(np.argsort(seconds[keep], kind="stable")) % FOLDS
+    else:
+        folds = np.unique(np.array(groups), return_inverse=True)[1][keep]
     held_out = _cross_validate(features[keep], seconds[keep], folds)
     centred = np.abs(held_out - np.median(held_out))
     return Fit(
@@ -117,14 +120,6 @@ def _minimise(features: FloatArray, seconds: FloatArray) -> FloatArray:
     found = np.asarray(result.x, dtype=np.float64)
     found[found * scaled.max(axis=0) < 1e-6] = 0.0  # a share below a millionth of any time is the solver's own noise
     return np.asarray(found / scale)
-
-
-def _folds(seconds: FloatArray) -> NDArray[np.int64]:
-    """Fold of each sample [n]: dealt out in order of time, so that every fold has short and long ones."""
-    samples = len(seconds)
-    fold_of = np.empty(samples, dtype=np.int64)
-    fold_of[np.argsort(seconds, kind="stable")] = np.arange(samples) % min(FOLDS, samples)
-    return fold_of
 
 
 def _cross_validate(features: FloatArray, seconds: FloatArray, folds: NDArray[np.int64]) -> FloatArray:

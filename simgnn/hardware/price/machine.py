@@ -56,11 +56,6 @@ def _spots(profile: Profile, name: str, host: Host, ranks: int) -> list[Spot]:
     return gpus[:ranks]
 
 
-def even_threads(device: Device, ranks: int) -> int:
-    """CPU threads of each of the ranks on one device: its cores divided evenly, at least 1."""
-    return 1 if device.cores is None else max(1, int(device.cores.value // ranks))
-
-
 @dataclass(frozen=True, eq=False)
 class Machine:
     """Ranks on devices. ``hosts`` [P]: host number of each rank; ``devices`` [P]: full name of its device.
@@ -88,7 +83,9 @@ class Machine:
         """
         spots = _place_ranks(profile, hosts)
         load = Counter(spots)
-        threads = tuple(threads_per_rank or even_threads(profile.devices[spot.type], load[spot]) for spot in spots)
+        cores = [profile.devices[spot.type].cores for spot in spots]
+        even = [1 if n is None else max(1, int(n.value // load[spot])) for spot, n in zip(spots, cores, strict=True)]
+        threads = tuple(threads_per_rank or each for each in even)
         network = lay_out(profile)
         links = list(network.links)
         ports: dict[str, int] = {}
