@@ -7,10 +7,10 @@ Messages that begin together share the tokens by size. Not modelled: a bucket th
 than the link's rate.
 
 A loaded link is a queue: what arrives at it waits behind the bytes that the senders of other messages have put in front
-of it, as many as was measured for their number (:class:`simgnn.hardware.profile.communication.Load`), or all that they have
-left. Fair sharing lets a message of S bytes wait for S of each of n others; so a message of at least the queue's part
-of each (Q(n) / n) waits no longer than by sharing, and a smaller one waits longer by (Q(n) - n S) / rate: (n S + Q -
-n S + S) / rate in all, which is the queue and itself.
+of it, as many as was measured for their number (:class:`simgnn.hardware.profile.communication.Load`), or all that they
+have left. Fair sharing lets a message of S bytes wait for S of each of n others; so a message of at least the queue's
+part of each (Q(n) / n) waits no longer than by sharing, and a smaller one waits longer by (Q(n) - n S) / rate: (n S + Q
+- n S + S) / rate in all, which is the queue and itself.
 
 Bytes that cross a loaded link take time of a core at both of its ends, away from the work there: the cores of a host
 have that much less to give while they flow (:meth:`simgnn.sim.shared_processors.HostCores.take`).
