@@ -1,5 +1,5 @@
 """Runs a simgnn program for real on torch.distributed. Started as ``python -m executor``; never imported by simgnn."""
 
-from executor.launch.openmp import share_runtime
+from executor.launch.startup import share_runtime
 
 share_runtime()

@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from executor.launch.imports import lasting_imports
+from executor.launch.startup import lasting_imports
 from executor.memory.allocator import tune_allocator
 from executor.world.environment import LAUNCHER, follow_launcher
 from simgnn.errors import SimgnnError

@@ -31,6 +31,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+LONGEST = (
+    "study/test_ground_truth.py", "executor/memory/test_memory_peak.py", "equality/test_cached_hosts.py",
+    "executor/testbed/test_testbed_runs.py", "equality/test_conservation.py", "equality/test_skipped_blocks.py",
+    "equality/test_cached_replicas.py", "equality/test_vertex_cut.py", "executor/testbed/test_testbed_holds.py",
+    "executor/testbed/test_testbed.py", "executor/test_faults.py", "executor/test_launch.py",
+    "executor/memory/test_warmup.py", "executor/minibatch/test_mini_batches.py", "extension/test_toys.py",
+    "cli/test_run.py", "study/test_published.py", "tools/test_fit_nccl_measured.py",
+)  # fmt: skip
+"""Files that take 15 s or more."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where processes share the tests, they begin with the longest files, so that all end at about the same time."""
+    if hasattr(config, "workerinput"):
+        places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected lasts to the end: no later collection of cycles looks at it."""
     gc.freeze()

@@ -1,8 +1,8 @@
 """``python -m tools.fit_nccl GPU``: measured NCCL tables in, collectives of a profile or held-out errors out.
 
-The entries have the form of :class:`simgnn.hardware.profile.libraries.Collective`. What holds for all rank counts is a
-law, the rest is one curve a table. Rank counts that were not measured are carried over from the mean of the tables'
-curves; tables whose rank count is left out show how far that misses.
+The entries have the form of :class:`simgnn.hardware.profile.communication.Collective`. What holds for all rank counts
+is a law, the rest is one curve a table. Rank counts that were not measured are carried over from the mean of the
+tables' curves; tables whose rank count is left out show how far that misses.
 """
 
 import argparse
@@ -13,13 +13,23 @@ from pathlib import Path
 
 import numpy as np
 
-from simgnn.analysis.nccl.curves import CARRIED_BANDS, read, rounded, smooth_curve, spread_of, spread_steps
 from simgnn.analysis.nccl.law import LARGE_BYTES, fit_law
-from simgnn.analysis.nccl.measured_tables import Floats, Table, find_tables, read_tables
+from simgnn.analysis.nccl.measured_tables import (
+    CARRIED_BANDS,
+    Floats,
+    Table,
+    find_tables,
+    read,
+    read_tables,
+    rounded,
+    smooth_curve,
+    spread_of,
+    spread_steps,
+)
 from simgnn.analysis.nccl.profile_entries import Fitted, Score, fit_scope, interpolation, left_out, points
 from simgnn.errors import HardwareError, SimgnnError
 from simgnn.hardware.price.collectives import bus_seconds, choose_collective, hops, joined
-from simgnn.hardware.profile.libraries import Backend, Choice, Collective, Message
+from simgnn.hardware.profile.communication import Backend, Choice, Collective, Message
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points, Strict
 

@@ -1,44 +1,68 @@
-"""Reads gauges in the background while a run goes on, ten times a second."""
+"""Reads gauges in the background of a run, ten times a second; what they measured becomes a file, and figures."""
 
+import json
+import os
+import platform
 import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from executor.energy.gauges import Gauge
-from executor.energy.nvml import gpu_gauge, load_library
-from executor.energy.rapl import processor_gauges
-from executor.energy.series import Series
+from executor.energy.gauges import Gauge, gpu_gauge, load_nvml, processor_gauges
 from executor.world.member import World
 from simgnn.errors import BackendError
-from simgnn.record.energy import Part
+from simgnn.record.energy import EnergyFigure, Floats, Part, energy_over
 
 PERIOD_S = 0.1
 
 
 def gauges_of(world: World, processors: Callable[[Part], list[Gauge]] = processor_gauges) -> list[Gauge]:
-    """What this rank reads: its GPU, and, for the first rank of each machine, that machine's processors and memory.
+    """The gauges that this rank reads: its GPU's, and, on the first rank of each machine, those of its processors and
+    memory.
 
-    Machines are kernels: network namespaces that play hosts, and containers of one machine, share its counters.
+    A machine is a kernel: network namespaces that act as hosts, and containers of one machine, share its counters.
     """
     found = []
     gpu = world.device.type == "cuda"
     if gpu:
         properties = torch.cuda.get_device_properties(world.device)
-        own = gpu_gauge(f"{properties.name} {world.device}", str(properties.uuid), load_library())
+        own = gpu_gauge(f"{properties.name} {world.device}", str(properties.uuid), load_nvml())
         found.append(replace(own, ranks=(world.rank,)))
     if world.rank == world.here[0]:
         found += [replace(shared, ranks=world.here) for shared in processors("host" if gpu else "device")]
     return found
 
 
+@dataclass(frozen=True)
+class Series:
+    """Energy of a gauge since its first reading: ``joules`` at ``times_s`` [n]; empty where there is a ``reason``."""
+
+    gauge: Gauge
+    reason: str = ""
+    times_s: Floats = field(default_factory=lambda: np.zeros(0))
+    joules: Floats = field(default_factory=lambda: np.zeros(0))
+
+    @classmethod
+    def of(cls, gauge: Gauge, times_s: Floats, readings: Sequence[Floats]) -> "Series":
+        """From the readings of each sensor at ``times_s`` [n], at least two."""
+        try:
+            joules = np.sum([s.joules(times_s, r) for s, r in zip(gauge.sensors, readings, strict=True)], axis=0)
+        except BackendError as error:
+            return cls(gauge, f"{gauge.source}: {error}")
+        if joules[-1] <= 0:
+            # some virtual machines show counters that never count, and slow ones miss a run of milliseconds
+            return cls(gauge, f"{gauge.source}: nothing was counted in {times_s[-1] - times_s[0]:.3g} s")
+        return cls(gauge, "", times_s, joules)
+
+
 @dataclass
 class _Readings:
-    """Of one gauge: seconds of this rank's clock, and what each of its sensors said then."""
+    """Readings of one gauge: ``times`` of this rank's clock, and the ``values`` of each of its sensors then."""
 
     gauge: Gauge
     times: "array[float]" = field(default_factory=lambda: array("d"))
@@ -60,8 +84,7 @@ class _Readings:
             column.append(value)
 
     def series(self, zero: float, lost: str) -> Series:
-        reason = self.gauge.reason or self.fault or lost
-        if reason:
+        if reason := self.gauge.reason or self.fault or lost:
             return Series(self.gauge, reason)
         return Series.of(self.gauge, np.array(self.times) - zero, [np.array(column) for column in self.values])
 
@@ -78,14 +101,13 @@ class EnergyMeter:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to read."""
         self._read()
         if self._active:
             self._thread = threading.Thread(target=self._serve, name="energy", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Read once more and end; nothing where it never began."""
+        """Read once more and end; does nothing if it never began."""
         if self._thread is None:
             return
         self._stopped.set()
@@ -94,8 +116,7 @@ class EnergyMeter:
         self._read()
 
     def series(self, zero: float, lost: str = "") -> list[Series]:
-        """What was read, of each gauge, after :meth:`stop`; times count from ``zero`` of this rank's clock. ``lost``:
-        why it does not count."""
+        """What each gauge measured, timed from ``zero`` of this rank's clock; ``lost``: why readings do not count."""
         return [readings.series(zero, lost) for readings in self._readings]
 
     def _serve(self) -> None:
@@ -105,3 +126,47 @@ class EnergyMeter:
     def _read(self) -> None:
         for readings in self._active:
             readings.read()
+
+
+def energy_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}.energy.npz"
+
+
+def write_series(path: Path, every: Sequence[Series]) -> None:
+    """Write all series of a rank; empty where it has no gauge."""
+    facts = [
+        {"part": s.gauge.part, "name": s.gauge.name, "host": platform.node(), "ranks": s.gauge.ranks,
+         "source": s.reason or s.gauge.source, "status": "unavailable" if s.reason else "measured"}
+        for s in every
+    ]  # fmt: skip
+    arrays = {f"{name}-{n}": getattr(s, name) for n, s in enumerate(every) for name in ("times_s", "joules")}
+    draft = path.with_suffix(".tmp")
+    with draft.open("wb") as file:
+        np.savez(file, facts=np.array(json.dumps(facts)), **arrays)
+    os.replace(draft, path)
+
+
+def energy_figures(folder: Path, ranks: int, span: tuple[float, float], epochs: Floats) -> list[EnergyFigure]:
+    """Figures of all ranks' files for the ``span`` of a run and its training ``epochs`` float64 [E, 2]: begin and end
+    in seconds of the trace."""
+    figures = []
+    for rank in range(ranks):
+        with np.load(energy_file(folder, rank), allow_pickle=False) as file:
+            for number, fact in enumerate(json.loads(str(file["facts"]))):
+                figures.append(_figure(fact, file[f"times_s-{number}"], file[f"joules-{number}"], span, epochs))
+    return figures
+
+
+def _figure(
+    fact: dict[str, str], times: Floats, joules: Floats, span: tuple[float, float], epochs: Floats
+) -> EnergyFigure:
+    if fact["status"] == "measured" and (times[0] > span[0] or times[-1] < span[1]):
+        fact["status"] = "unavailable"
+        fact["source"] += f": read from {times[0]:.3f} s to {times[-1]:.3f} s only, of {span[1]:.3f} s"
+    if fact["status"] == "unavailable":
+        return EnergyFigure.model_validate(fact)
+
+    def used(moments: Floats) -> Floats:
+        return np.interp(moments, times, joules)
+
+    return EnergyFigure.model_validate(fact | energy_over(used, span, epochs, float(np.max(np.diff(times)))))

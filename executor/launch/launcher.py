@@ -1,4 +1,4 @@
-"""Starts the ranks of a run on this host, watches them, and tells the one reason when it fails."""
+"""Starts the ranks of a run on this host, watches them, and reports the one reason when it fails."""
 
 import os
 import signal
@@ -11,21 +11,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from executor.recording.failure import clear_failures, ranks_that_told, read_failures
+from executor.recording.failure import clear_failures, read_failures
 from executor.state.plan import RunPlan
 from executor.world.environment import LAUNCHER, RENDEZVOUS, threads_per_rank
 
 POLL_S = 0.02
 GRACE_S = 3.0
-"""How long the other ranks get to say what happened to them, and then to end, before they are killed."""
+"""Time that the other ranks get to report what happened to them, and then to end, before they are killed."""
 INTERRUPTED = 130
-"""Exit status of what Ctrl-C has ended, as shells give it."""
+"""Exit status of a process that Ctrl-C has ended, as shells give it."""
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a rank runs that does not simply run here: words before its command, its place on its host, the host's
-    ``cores``, the network interface that it speaks through, more ``variables``."""
+    """Where a rank runs, if not simply on this host: words before its command, its place on its host, the number of the
+    host's ``cores``, its network interface, more environment ``variables``."""
 
     prefix: tuple[str, ...]
     local_rank: int
@@ -57,11 +57,11 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
             if not watch(running):
                 return 0
             first = {rank for rank, process in enumerate(running) if process.returncode}  # as watch saw it
-            _wait(running, GRACE_S)
+            _wait(running)
             reason = _reason(plan, running, first)
             print(f"executor: error: {reason}", file=sys.stderr, flush=True)
             statuses = [process.poll() for process in running]
-        if 2 in statuses:  # what was given is wrong: nothing ran, there is nothing to report
+        if 2 in statuses:  # the user's input is wrong: nothing ran, there is nothing to report
             return 2
         # loads torch, which a run that goes well has no need of here
         from executor.recording.report import write_report
@@ -76,23 +76,47 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
 
 @contextmanager
 def ended_together() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A list for the processes of ranks: all are ended when the block is left, however. SIGTERM is answered as Ctrl-C
-    is: with :class:`KeyboardInterrupt`, after a word about it."""
+    """A list for the processes of ranks: all are ended when the block is left, however. SIGTERM and Ctrl-C raise
+    :class:`KeyboardInterrupt`, after a message."""
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
     running: list[subprocess.Popen[bytes]] = []
     previous = signal.signal(signal.SIGTERM, interrupted)
     try:
         yield running
     except KeyboardInterrupt:
-        with suppress(BrokenPipeError):  # whoever read it may be what has gone
+        with suppress(BrokenPipeError):  # the reader of the message may be gone
             print("executor: interrupted; ending all ranks", file=sys.stderr, flush=True)
         raise
     finally:
-        end(running)
+        for process in running:
+            if process.poll() is None:
+                process.terminate()
+        _wait(running)
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
         signal.signal(signal.SIGTERM, previous)
 
 
+def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> int:
+    """Run a process a rank; the first exit status that is not 0, or 0. When one fails, the others are ended."""
+    try:
+        with ended_together() as running:
+            for command, environment in zip(commands, environments, strict=True):
+                running.append(subprocess.Popen(command, env=environment))
+            watch(running)
+            status = next((status for process in running if (status := process.poll())), 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 128 - status if status < 0 else status
+
+
 def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat | None = None) -> dict[str, str]:
-    """Variables of one rank: its place, its threads, its network interface; it ends with this process."""
+    """Environment variables of one rank: its place, threads and network interface, and this process as launcher."""
     local_rank, local_ranks = (rank, ranks) if seat is None else (seat.local_rank, seat.local_ranks)
     threads = str(threads_per_rank(wanted_threads, local_ranks, None if seat is None else seat.cores))
     environment = {
@@ -109,13 +133,13 @@ def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat
     if seat is not None:
         environment |= {"GLOO_SOCKET_IFNAME": seat.interface, **seat.variables}
     elif sys.platform == "linux":
-        # all ranks are here: a host name that resolves to an unreachable address must not matter
+        # all ranks are on this host: a host name that resolves to an unreachable address must not matter
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return environment
 
 
 def watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
-    """Wait until all ranks have ended well, or one has not; whether one has failed."""
+    """Wait until all ranks have succeeded or one has failed; whether one has failed."""
     while True:
         states = [process.poll() for process in running]
         if any(states):
@@ -126,30 +150,29 @@ def watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
 
 
 def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Set[int]) -> str:
-    """Why the run ended: what a rank says is the cause, else which rank was killed or ended without a word, else who
-    lost contact. ``first``: ranks that had failed before any other."""
-    notes, told = read_failures(plan.trace), ranks_that_told(plan.trace)
-    causes = [message for kind, message in notes if kind == "cause"]
+    """Why the run ended: the cause that a rank reports, else which rank was killed or ended without a report, else
+    which rank lost contact. ``first``: ranks that had failed before any other."""
+    notes = read_failures(plan.trace)
+    causes = [note.message for note in notes if note.kind == "cause"]
     if causes:
         return causes[0]
+    reporting = {note.rank for note in notes}
     codes = [process.poll() for process in running]
     lost = [
         (rank not in first, code > 0, rank, code)
         for rank, code in enumerate(codes)
-        if code is not None and (code < 0 or (code > 0 and rank not in told))
+        if code is not None and (code < 0 or (code > 0 and rank not in reporting))
     ]
     if lost:
         *_, rank, code = min(lost)
-        end = "was killed by " + signal.Signals(-code).name if code < 0 else _wordless(code)
+        end = f"ended with exit status {code} and reported no reason (see what it printed, if anything)"
+        if code < 0:
+            end = f"was killed by {signal.Signals(-code).name}"
         return f"rank {rank} {end}; the run has ended on all {plan.ranks} ranks. {_remedy(plan)}"
     silent = [rank for rank, code in enumerate(codes) if code is None]
     if notes and silent:
-        return f"{notes[0][1]}; rank {silent[0]} did not answer. {_remedy(plan)}"
-    return notes[0][1]
-
-
-def _wordless(status: int) -> str:
-    return f"ended with exit status {status} and told no reason (what it printed, if anything, may tell)"
+        return f"{notes[0].message}; rank {silent[0]} did not answer. {_remedy(plan)}"
+    return notes[0].message
 
 
 def _remedy(plan: RunPlan) -> str:
@@ -158,24 +181,7 @@ def _remedy(plan: RunPlan) -> str:
     return "It has no checkpoint (train.checkpoint_every); start it again."
 
 
-def _wait(running: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
-    limit = time.monotonic() + seconds
+def _wait(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    limit = time.monotonic() + GRACE_S
     while time.monotonic() < limit and any(process.poll() is None for process in running):
         time.sleep(POLL_S)
-
-
-def end(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what still runs, by process id: politely, then not."""
-    for process in running:
-        if process.poll() is None:
-            process.terminate()
-    _wait(running, GRACE_S)
-    for process in running:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-
-
-def interrupted(number: int, frame: FrameType | None) -> None:
-    """Handler of SIGTERM: answered as Ctrl-C is."""
-    raise KeyboardInterrupt

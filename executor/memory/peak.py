@@ -1,18 +1,19 @@
-"""Peak memory of this process, measured, less what the idle process held: of what is allocated and what is resident.
+"""Measures the peaks of allocated and of resident memory of this process, less what the idle process held.
 
 On a GPU the caching allocator counts what it has handed out and what it keeps. glibc does not, and with its blocks kept
 for reuse (:mod:`executor.memory.allocator`) the resident memory depends on how they happen to lie: the same run took
-116 to 179 MiB. So until the first training epoch has ended, which no time is taken from, each block of a page or more
-is mapped by itself and returned at once: that epoch's high-water mark is the peak of allocated memory; once more for
-the first evaluation, which may hold more, and the higher counts. Pages of files are taken out of it, which ranks share
-and the system may drop: code that is read on its first call, batches and lists that lie mapped. There are ever more of
-them, so whenever an op ends those that are there are taken out of the mark so far: at the end of an epoch there may be
-some that came after its peak. Memory that the ranks of a host share counts on its first, likewise. The peak of all
-other epochs, with blocks kept, is the resident one, the allocator's slack and pages of files included.
+116 to 179 MiB. So until the first training epoch has ended, whose times do not count, each block of a page or more is
+mapped by itself and returned at once. That epoch's high-water mark is the peak of allocated memory. The first
+evaluation, which may hold more, is measured in the same way, and the higher mark counts.
+
+Pages of files do not count, since ranks share them and the system may drop them: code that is read on its first call,
+batches and lists that lie mapped. Their number grows, also after the peak of an epoch, so they are subtracted from the
+mark whenever an op ends. Memory that the ranks of a host share counts on its first rank only. The peak of all other
+epochs, with blocks kept, is the resident one, the allocator's slack and pages of files included.
 
 The idle process has loaded its libraries and its program, made its process groups and threads, run every kernel once,
-and has room for blocks of less than a page (:mod:`executor.memory.heap`): objects of a run that are no arrays of a page
-or more do not count, as on a GPU, whose allocator knows of tensors alone.
+and has room for blocks of less than a page. So objects of a run that are no arrays of a page or more do not count, as
+on a GPU, whose allocator holds only tensors.
 """
 
 import ctypes
@@ -33,10 +34,15 @@ from executor.memory.allocator import (
     M_MMAP_THRESHOLD,
     M_TOP_PAD,
     M_TRIM_THRESHOLD,
+    PAGE,
     TOP_PAD,
     AllocatorSettings,
+    Room,
+    c_library,
+    fill_holes,
+    make_room,
+    release_free_memory,
 )
-from executor.memory.heap import PAGE, Room, c_library, fill_holes, make_room, release_free_memory
 
 if TYPE_CHECKING:
     from executor.rank.lanes import Record
@@ -46,26 +52,28 @@ if TYPE_CHECKING:
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 PIECE = 2**30
-"""Bytes of one block when memory is touched ahead: below what is always mapped."""
+"""Bytes of one block when memory is touched ahead: blocks above 2 GiB are always mapped."""
 SLACK = 0.5
-"""Pages beyond its peak that a process is given ahead, of that peak. Small blocks split free ones, so the heap grows
-while training until the large ones fit again: by 0.2 to 0.9 of the peak in runs of vanilla, cdfgnn and cagnet on
-ogbn_arxiv. In a virtual machine whose host takes free pages back, an op that meets 87 MiB of new ones takes 0.04 to
-0.9 s longer, when and on which rank is chance."""
+"""Memory beyond its peak that a process touches ahead, as a share of that peak. Small blocks split free ones, so the
+heap grows while training until the large ones fit again: by 0.2 to 0.9 of the peak in runs of vanilla, cdfgnn and
+cagnet on ogbn_arxiv. In a virtual machine whose host takes free pages back, an op that first touches 87 MiB takes 0.04
+to 0.9 s longer, at a random time on a random rank."""
 MEASURING = {M_MMAP_THRESHOLD: PAGE, M_TRIM_THRESHOLD: PAGE, M_TOP_PAD: 0}
 RUNNING = {M_MMAP_THRESHOLD: LARGEST_THRESHOLD, M_TRIM_THRESHOLD: LARGEST_THRESHOLD, M_TOP_PAD: TOP_PAD}
 
 
 @dataclass
 class PeakMemory:
-    """``baseline``: bytes resident in the idle process; ``idle``: of them those that are no pages of files.
-    ``method`` tells how the peak was taken.
+    """Measures the peak memory of a run; the session calls its methods in the order :meth:`begin`, :meth:`start`,
+    :meth:`note` after each op, :meth:`reset` after the first epoch, and :meth:`start_again` and :meth:`reset` around
+    the first evaluation.
 
-    ``allocated``: peak with blocks of a page or more mapped; None: not possible here, or not yet known. ``resident``:
-    highest so far of what was resident before :meth:`start_again`. ``measures``: such blocks are mapped now, so
-    :meth:`note` has something to note. ``_mark``: the high-water mark at the last note. ``holes``: addresses of blocks
-    that fill the heap's holes meanwhile. ``room``: what keeps room for small objects. ``processes``: how many share
-    this machine's free memory. ``first``: this rank is the first of its host, and holds what its ranks share.
+    ``baseline``: bytes resident in the idle process; ``idle``: those of them that are not pages of files. ``method``:
+    how the resident peak was measured. ``allocated``: peak with blocks of a page or more mapped; None where it is not
+    possible or not yet known. ``resident``: highest resident memory before :meth:`start_again`. ``measures``: such
+    blocks are mapped now, so :meth:`note` counts. ``_mark``: the high-water mark at the last note. ``holes``: addresses
+    of blocks that fill the heap's holes meanwhile. ``room``: room for small objects. ``processes``: how many share this
+    machine's free memory. ``first``: this rank is the first of its host, on which shared memory counts.
     """
 
     device: torch.device
@@ -86,8 +94,8 @@ class PeakMemory:
     def begin(
         cls, device: torch.device, settings: AllocatorSettings, processes: int = 1, first: bool = True
     ) -> "PeakMemory":
-        """Note the idle process; from now on map blocks of a page or more, where the allocator can be told so and back.
-        Those of the set-up would else leave holes that count as allocated."""
+        """Measure the idle process. From now on map blocks of a page or more, where the allocator can do so and stop
+        again: otherwise blocks of the set-up would leave holes that count as allocated."""
         gc.collect()
         mapped = device.type == "cpu" and settings.applied and settings.mmap_threshold is not None
         mapped = mapped and _status("RssFile") is not None and _clear()
@@ -103,18 +111,18 @@ class PeakMemory:
         return cls(device, baseline, idle, "", 0 if mapped else None, holes, room, processes, first)
 
     def start(self) -> None:
-        """Before the first epoch: forget the set-up."""
+        """Call before the first epoch: the set-up does not count."""
         gc.collect()
         if self.allocated is not None:
             self.holes += fill_holes()
-            self._forget()
+            self._restart_mark()
             self.measures = True
 
     def note(self) -> None:
-        """An op has ended, on any thread: what was allocated at most so far. Others may end meanwhile.
+        """Call when an op has ended, from any thread: raise ``allocated`` to the peak so far.
 
-        A mark that has not risen since the last note holds pages of files that were there then and may have left: what
-        they leave of it is not allocated. Then what is resident now counts.
+        If the mark has not risen since the last note, it includes pages of files from then that may since have been
+        dropped, so subtracting today's pages would leave too much. Then the memory resident now counts.
         """
         with self._lock:
             status = _statuses()
@@ -123,18 +131,16 @@ class PeakMemory:
             self._mark = mark
             self.allocated = max(self.allocated or 0, most - self._elsewhere(status))
 
-    def _forget(self) -> None:
-        """Let the mark rise anew."""
+    def _restart_mark(self) -> None:
         _clear()
         self._mark = 0
 
     def _elsewhere(self, status: Mapping[str, int]) -> int:
-        """Bytes of what is resident that do not count: the idle process, pages of files, what another rank shares."""
+        """Resident bytes that do not count: the idle process, pages of files, memory shared by another rank."""
         return status.get("RssFile", 0) + (0 if self.first else status.get("RssShmem", 0)) + self.idle
 
     def start_again(self) -> bool:
-        """Before the first evaluation: map blocks of a page or more again, where that was possible; :meth:`reset` ends
-        it."""
+        """Call before the first evaluation: map large blocks again until :meth:`reset`; whether that is possible."""
         if self.allocated is None:
             return False
         gc.collect()
@@ -142,13 +148,13 @@ class PeakMemory:
         _set(MEASURING)
         release_free_memory()
         self.holes += fill_holes()
-        self._forget()
+        self._restart_mark()
         self.measures = True
         return True
 
     def reset(self) -> None:
-        """After the first epoch: note its peak, keep blocks again with pages for it and :data:`SLACK`, and forget
-        the peak so far. Ranks take different times to get these pages."""
+        """Call after the first epoch: record its peak, keep blocks again with memory for the peak and :data:`SLACK`,
+        and restart the resident peak. Ranks take different times for it."""
         if self.allocated is not None:
             self.note()
             self.measures = False
@@ -168,24 +174,23 @@ class PeakMemory:
             self.method = "ru_maxrss of the whole run (the high-water mark cannot be reset here), less the idle process"
 
     def close(self) -> None:
-        """Give back what measuring took, when peaks have been told."""
+        """Free the memory that measuring took; call it after the peaks were read."""
         self._free_holes()
         self.room.close()
 
     def _free_holes(self) -> None:
-        if self.holes:  # elsewhere than with glibc there are none, nor what c_library() asks for
+        if self.holes:  # other C libraries than glibc have none, nor the functions of c_library()
             library = c_library()
             while self.holes:
                 library.free(self.holes.pop())
 
     def peak_bytes(self) -> int:
-        """Peak of allocated memory; where that is not known, of resident memory; at least 0."""
+        """Peak of allocated memory, or of resident memory where that is not known; at least 0."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         return self.allocated or self.resident_bytes()
 
     def peak_method(self) -> str:
-        """How :meth:`peak_bytes` was taken."""
         if self.allocated:
             return (
                 "VmHWM of the first epoch and of the first evaluation with blocks of a page or more mapped, room for "
@@ -205,19 +210,18 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class NotedMemory:
-    """Notes memory whenever an op has ended, then the op: a run's ``record`` while memory is measured."""
+    """The ``record`` of a run while memory is measured: notes memory whenever an op has ended, then the op."""
 
     record: "Record"
     memory: PeakMemory
 
     def add(self, now: "Now", op_id: int, issued: Any, ended: Any, sent: "Sent") -> None:
-        """See :class:`executor.rank.interpreter.Record`."""
         self.memory.note()
         self.record.add(now, op_id, issued, ended, sent)
 
 
 def _clear() -> bool:
-    """Reset the high-water mark of resident memory; false where that is not possible."""
+    """Reset the high-water mark of resident memory; whether that is possible."""
     try:
         CLEAR.write_text("5")
     except OSError:
@@ -226,7 +230,7 @@ def _clear() -> bool:
 
 
 def _touch(nbytes: int) -> None:
-    """Let the heap grow by so many bytes and free them: the epochs that follow find their pages there."""
+    """Let the heap grow by so many bytes and free them, so that the next epochs need no new pages."""
     blocks = [torch.ones(min(PIECE, nbytes - start), dtype=torch.uint8) for start in range(0, max(nbytes, 0), PIECE)]
     del blocks
 
@@ -234,8 +238,8 @@ def _touch(nbytes: int) -> None:
 def _set(parameters: Mapping[int, int]) -> bool:
     """Set parameters of glibc's allocator; whether it took them all."""
     mallopt = ctypes.CDLL(None).mallopt
-    taken = [mallopt(name, value) == 1 for name, value in parameters.items()]
-    return all(taken)
+    done = [mallopt(name, value) == 1 for name, value in parameters.items()]
+    return all(done)
 
 
 def _status(field: str) -> int | None:
@@ -243,7 +247,7 @@ def _status(field: str) -> int | None:
 
 
 def _statuses() -> dict[str, int]:
-    """Bytes of what the system says of this process's memory, read at once; empty where it says nothing."""
+    """Bytes of this process's memory by the name of the system's field, read at once; empty where there are none."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:

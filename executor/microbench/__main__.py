@@ -3,36 +3,29 @@
 import argparse
 import os
 import socket
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from executor.launch.imports import lasting_imports
-from executor.launch.launcher import INTERRUPTED, ended_together, environment_of, watch
+from executor.launch.launcher import environment_of, run_together
+from executor.launch.startup import lasting_imports
 from executor.memory.allocator import tune_allocator
 from executor.world.environment import LAUNCHER, follow_launcher
 from simgnn.parent_watch import follow_starter
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+def main(arguments: list[str] | None = None) -> int:
+    """Start the ranks, or be one of them; the exit status. When a rank fails, the others are ended."""
+    follow_starter()
+    words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m executor.microbench", description=__doc__)
     parser.add_argument("--ranks", type=int, default=2, help="ranks at once on this host (torchrun decides by itself)")
     parser.add_argument("--out", type=Path, required=True, help="JSON file of samples")
     parser.add_argument("--quick", action="store_true", help="few sizes, about ten seconds")
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     parser.add_argument("--only", choices=("all", "compute", "communication"), default="all")
-    parser.add_argument("--keep", type=Path, help="folder for samples of finished stages; a second call goes on there")
-    parser.add_argument("--fresh", action="store_true", help="do not use what is kept")
-    return parser.parse_args(arguments)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Entry point; the exit status."""
-    follow_starter()
-    words = sys.argv[1:] if arguments is None else arguments
-    options = parse(words)
+    parser.add_argument("--keep", type=Path, help="folder for samples of finished stages; a second call continues")
+    parser.add_argument("--fresh", action="store_true", help="do not use kept samples")
+    options = parser.parse_args(words)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         tune_allocator()  # as a run does
         if LAUNCHER in os.environ:
@@ -45,28 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.ranks < 1:
         print(f"--ranks must be at least 1, got {options.ranks}", file=sys.stderr)
         return 2
-    return spawn(options.ranks, words)
-
-
-def spawn(ranks: int, arguments: Sequence[str]) -> int:
-    """Start ``python -m executor.microbench ARGUMENTS`` once a rank on this host; the first failing exit status, or 0.
-
-    When a rank fails or this process is interrupted, the others are ended.
-    """
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-m", "executor.microbench", *arguments]
-    try:
-        with ended_together() as running:
-            for rank in range(ranks):
-                running.append(subprocess.Popen(command, env={**environment_of(rank, ranks, None), **master}))
-            watch(running)
-            return next((status for process in running if (status := process.poll())), 0)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    environments = [environment_of(rank, options.ranks, None) | master for rank in range(options.ranks)]
+    return run_together([[sys.executable, "-m", "executor.microbench", *words]] * options.ranks, environments)
 
 
 def free_port() -> int:
-    """A TCP port that is free on the loopback now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -20,7 +20,7 @@ MULTIPLIERS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def read_caches(folder: Path = CACHE_FOLDER) -> list[dict[str, Any]]:
     """Data caches seen by one core, smallest first: level, size_bytes, sharers (cores on one instance), source.
 
-    Empty where the system does not tell (containers, other systems).
+    Empty where the system does not show them (containers, other systems).
     """
     caches: list[dict[str, Any]] = []
     for index in sorted(folder.glob("index*")):
@@ -41,7 +41,7 @@ def read_caches(folder: Path = CACHE_FOLDER) -> list[dict[str, Any]]:
 
 
 def count_sockets(cores: Collection[int], folder: Path = CORE_FOLDER) -> int | None:
-    """Sockets that some cores lie on; None where the system does not tell."""
+    """Number of sockets that some cores lie on; None where the system does not show it."""
     try:
         return len({(folder / f"cpu{core}/topology/physical_package_id").read_text().strip() for core in cores})
     except OSError:
@@ -49,16 +49,12 @@ def count_sockets(cores: Collection[int], folder: Path = CORE_FOLDER) -> int | N
 
 
 def _count_list(text: str) -> int:
-    """Members of a kernel list such as ``0-3,8``."""
-    total = 0
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        total += int(last or first) - int(first) + 1
-    return total
+    """Number of members of a kernel list such as ``0-3,8``."""
+    parts = (part.partition("-") for part in text.split(","))
+    return sum(int(last or first) - int(first) + 1 for first, _, last in parts)
 
 
 def read_cpu_model() -> str:
-    """The processor's name as the system gives it."""
     path = Path("/proc/cpuinfo")
     if path.is_file():
         for line in path.read_text().splitlines():

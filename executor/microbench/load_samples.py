@@ -1,4 +1,4 @@
-"""What the measurement of a loaded link leaves behind, its file, and what that comes to for a hardware profile."""
+"""Samples of a loaded link, their file, and the entry of a hardware profile that they give."""
 
 import json
 import statistics
@@ -7,25 +7,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from executor.microbench.sample import write_document
 from simgnn.errors import BackendError
-from simgnn.hardware.profile.links import Load
+from simgnn.hardware.profile.communication import Load
+from simgnn.tomlfile import write_atomically
 from simgnn.units import format_quantity
 
 FORMAT = "simgnn-link-load"
 VERSION = 1
 FILLED = 0.5
-"""Of the link's rate: bulk messages that together move less than that do not fill it, and nothing waits behind them."""
+"""Share of the link's rate that bulk messages must move together: else they do not fill it, and nothing waits."""
 QUIET = 0.1
-"""Of the hosts' cores: where other work keeps more of them busy, what bytes cost cannot be told from it."""
+"""Share of the hosts' cores that other work may keep busy; with more, the cost of bytes cannot be separated from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Round trips of a small message while ``messages`` bulk messages fill the link each way (0: none, it is idle).
+    """Round trips of a small message while ``messages`` bulk messages fill the link each way (0: it is idle).
 
-    ``visits``: seconds of the round trips, of one visit after another; ``bulk_bytes_per_s``: of each visit, what the
-    bulk messages of both ways moved together (empty where there are none).
+    ``visits``: seconds of the round trips, visit by visit; ``bulk_bytes_per_s``: what the bulk messages of both ways
+    moved together in each visit (empty where there are none).
     """
 
     messages: int
@@ -33,15 +33,14 @@ class Waiting:
     bulk_bytes_per_s: tuple[float, ...] = ()
 
     def all(self) -> list[float]:
-        """Round trips of all visits."""
         return [trip for visit in self.visits for trip in visit]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """Processor time that bytes across the link cost: ``busy_s`` of all ``cores`` of both hosts in ``seconds``, in
-    which ``crossed_bytes`` crossed it (of both directions together). ``busy_before``: cores that were busy, on average,
-    just before, when nothing crossed it."""
+    which ``crossed_bytes`` crossed it in both directions together. ``busy_before``: mean number of busy cores just
+    before, when nothing crossed it."""
 
     seconds: float
     cores: int
@@ -51,13 +50,13 @@ class Work:
 
     @property
     def seconds_per_byte(self) -> float:
-        """Of a core, at each of the two ends of a byte."""
+        """Seconds of a core that a byte takes at each of its two ends."""
         return (self.busy_s - self.busy_before * self.seconds) / (2 * self.crossed_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSamples:
-    """All of one measurement. ``started``: date and time; the first of ``waiting`` is of the idle link."""
+    """The samples of one measurement. ``started``: date and time; the first of ``waiting`` is of the idle link."""
 
     started: str
     bulk_bytes: int
@@ -67,12 +66,11 @@ class LoadSamples:
 
 
 def write_load(path: Path, samples: LoadSamples) -> None:
-    """Write them as JSON, whole or not at all."""
-    write_document(path, {"format": FORMAT, "version": VERSION, **asdict(samples)})
+    write_atomically(path, json.dumps({"format": FORMAT, "version": VERSION, **asdict(samples)}))
 
 
 def read_load(path: Path) -> LoadSamples:
-    """What :func:`write_load` wrote; :class:`BackendError` for anything else."""
+    """Read what :func:`write_load` wrote. Raises :class:`BackendError` for anything else."""
     try:
         table: dict[str, Any] = json.loads(path.read_text())
         if (table.pop("format"), table.pop("version")) != (FORMAT, VERSION):
@@ -89,15 +87,20 @@ def read_load(path: Path) -> LoadSamples:
 
 
 def load_of(samples: LoadSamples, bytes_per_s: float) -> Load:
-    """What a link of this rate does to others while messages fill it.
+    """The load of a link of this rate.
 
-    What waits in front of the link while so many messages fill it each way is what it passes in half of the time by
-    which a round trip of a small message is longer than on the idle link (medians). ``spread``: the largest standard
-    deviation of any of the numbers from repeat to repeat, as a share; none where repeats do not tell one of them from
-    nothing, which the note says. Raises :class:`BackendError` where the messages moved less than half of the rate, or
-    other work kept more than a tenth of the cores busy.
+    The bytes that wait in front of the link, while so many messages fill it each way, are those that it passes in half
+    of the time by which a round trip of a small message is longer than on the idle link (medians). ``spread``: the
+    largest standard deviation of any of the numbers from repeat to repeat, as a share. There is none, and the note says
+    so, where the repeats of a number do not differ significantly from zero. Raises :class:`BackendError` where the
+    messages moved less than half of the rate, or other work kept more than a tenth of the cores busy.
     """
-    _check_quiet(samples.work)
+    others = statistics.median(each.busy_before / each.cores for each in samples.work)
+    if others > QUIET:
+        raise BackendError(
+            f"load of the link: other work kept {others:.0%} of the hosts' cores busy, expected at most {QUIET:.0%}: "
+            "the cost of bytes cannot be separated from it; measure on a quiet machine"
+        )
     idle, *loaded = samples.waiting
     alone = statistics.median(idle.all())
     queues, middles = [], []
@@ -140,18 +143,9 @@ def load_of(samples: LoadSamples, bytes_per_s: float) -> Load:
     )
 
 
-def _check_quiet(work: Sequence[Work]) -> None:
-    others = statistics.median(each.busy_before / each.cores for each in work)
-    if others > QUIET:
-        raise BackendError(
-            f"load of the link: other work kept {others:.0%} of the hosts' cores busy, expected at most {QUIET:.0%}: "
-            "what bytes cost cannot be told from it; measure on a quiet machine"
-        )
-
-
 def _spread(values: Sequence[float]) -> float | None:
-    """Standard deviation as a share of the mean. None where repeats differ by more than their mean is above nothing, or
-    there are none: noise around nothing, whose mean is small or negative by chance, is no share of anything."""
+    """Standard deviation as a share of the mean. None with fewer than two repeats, or where it is at least the mean:
+    then the values are noise around zero."""
     if len(values) < 2:
         return None
     apart, middle = statistics.stdev(values), statistics.fmean(values)

@@ -1,53 +1,74 @@
 """``python -m executor.microbench.loaded --out FILE``, once a rank on several hosts (torchrun's variables, Gloo).
 
-What the link between the first two hosts does to others while messages fill it: how much longer a small message takes
-beside 1, 2, 4... bulk messages each way (as many as there are pairs of ranks), as exchanges of training go both ways,
-and the processor time of a byte across it.
-Repeats are interleaved; about half a minute on a link of 200 Mbit/s.
+Measures the link between the first two hosts while messages fill it: how much longer a small message takes beside 1, 2,
+4... bulk messages each way (up to the number of pairs of ranks; exchanges of training go both ways too), and the
+processor time of a byte across it. Repeats are interleaved; it takes half a minute on a link of 200 Mbit/s.
 """
 
 import argparse
 import os
 import random
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from executor.microbench.bulk import ITEM_BYTES, Bulk, Way, connect
 from executor.microbench.load_samples import LoadSamples, Waiting, Work, write_load
 from executor.microbench.world import World, join
 from executor.world.environment import LAUNCHER, follow_launcher
 from simgnn.errors import BackendError
 
+ITEM_BYTES = 4  # payload is float32, as in training
+PATIENCE = timedelta(seconds=60)
+"""For one message, and for the end of all messages."""
 BULK_BYTES = 1_000_000
 SMALL_BYTES = 1024
 LEVELS = (1, 2, 4, 8)
-"""Bulk messages at once each way, as far as there are pairs of ranks for them."""
+"""Numbers of bulk messages at once each way, as far as there are pairs of ranks for them."""
 ROUNDS = 5
 TRIPS = 12
-"""Round trips a visit: ROUNDS x TRIPS of each level."""
+"""Round trips of each level in a round."""
 RAMP_S = 0.2
-"""After the first bulk messages: TCP's windows open."""
+"""Wait after the first bulk messages, in which TCP's windows open."""
 GAP_S = (0.001, 0.01)
-"""Before each, at random: it begins anywhere in a bulk message, and finds the other end waiting for it."""
+"""Range of the random pause before a round trip: it begins anywhere in a bulk message, when the other end waits."""
 WORK_ROUNDS = 3
 IDLE_S, BUSY_S = 1.0, 2.0
 CPU_TIMES = Path("/proc/stat")
 IDLE_COLUMNS = (4, 5, 8)
-"""Of a core's line: idle, waiting for disks, stolen by other machines (proc(5)), in ticks. A kernel that stops its tick
-on idle cores counts these by the clock; what is busy it may only count by samples at ticks."""
+"""Columns of a core's line: idle, waiting for disks, stolen by other machines (proc(5)), in ticks. A kernel that stops
+its tick on idle cores counts these by the clock, but busy time only by samples at ticks."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """From one rank to another. ``group``: of these two alone, so with a TCP connection of its own; None on others."""
+
+    source: int
+    target: int
+    group: dist.ProcessGroup | None
+
+
+def connect(pairs: Sequence[tuple[int, int]], rank: int) -> list[Way]:
+    """A way for each (source, target); all ranks must call this with the same pairs."""
+    ways = []
+    for source, target in pairs:
+        group = dist.new_group([source, target], timeout=PATIENCE)
+        ways.append(Way(source, target, group if rank in (source, target) else None))
+    return ways
 
 
 @dataclass(frozen=True)
 class Link:
-    """What is measured between: ranks of two hosts. ``ways`` from the first to the second, ``back`` the same back."""
+    """The measured ways between ranks of two hosts: ``ways`` from the first to the second host, ``back`` in reverse."""
 
     small: Way
     ways: tuple[Way, ...]
@@ -55,12 +76,12 @@ class Link:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """0, and the numbers of bulk messages that there are ways for."""
+        """0, and those of :data:`LEVELS` that there are enough ways for."""
         return (0, *(level for level in LEVELS if level <= len(self.ways)))
 
 
 def pairs_of(sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
-    """All pairs, every rank once before any has a second one."""
+    """All pairs, in an order in which every source comes once before any comes again."""
     return [
         (source, targets[(place + turn) % len(targets)])
         for turn in range(len(targets))
@@ -69,7 +90,6 @@ def pairs_of(sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m executor.microbench.loaded", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="JSON file of samples, written by rank 0")
     options = parser.parse_args(arguments)
@@ -82,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     world = join("gloo")
     try:
         if len(world.members) < 2:
-            _say(world, "executor: error: got ranks of one host, expected two hosts or more: no link joins one")
+            world.say("executor: error: got ranks of one host, expected two hosts or more: no link joins one")
             return 2
         found = measure(world)
         if world.rank == 0:
@@ -98,18 +118,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(world: World) -> tuple[tuple[Waiting, ...], tuple[Work, ...]]:
-    """All rounds, on all ranks; the samples are those of every rank on every rank."""
+    """Measure all rounds on all ranks; returns the samples of all ranks on every rank."""
     sources, targets = world.members[:2]
     pairs = pairs_of(sources, targets)[: LEVELS[-1]]
     back = [(target, source) for source, target in pairs]
-    # the ranks of the small message have no part in a single bulk message, where there are others
+    # the ranks of the small message carry bulk messages last, where there are others
     small, *ways = connect([(sources[-1], targets[-1]), *pairs, *back], world.rank)
     link = Link(small, tuple(ways[: len(pairs)]), tuple(ways[len(pairs) :]))
     visits: dict[int, list[Any]] = {level: [] for level in link.levels}
     work: list[Work] = []
     gaps = random.Random(0)
     for turn in range(ROUNDS):
-        _say(world, f"load of the link: round {turn + 1} of {ROUNDS}, {', '.join(map(str, link.levels[1:]))} at once")
+        world.say(f"load of the link: round {turn + 1} of {ROUNDS}, {', '.join(map(str, link.levels[1:]))} at once")
         for level in link.levels if turn % 2 == 0 else reversed(link.levels):
             visits[level].append(world.gather(_visit(world, link, level, gaps)))
         if turn < WORK_ROUNDS:
@@ -123,7 +143,7 @@ def measure(world: World) -> tuple[tuple[Waiting, ...], tuple[Work, ...]]:
 
 
 def _visit(world: World, link: Link, level: int, gaps: random.Random) -> tuple[list[float], float]:
-    """Round trips while ``level`` messages fill the link each way, and the bytes a second of these that arrive here."""
+    """Round trips while ``level`` messages fill the link each way; bytes of these that arrive at this rank a second."""
     trips: list[float] = []
     world.barrier()
     start = time.perf_counter()
@@ -138,7 +158,7 @@ def _visit(world: World, link: Link, level: int, gaps: random.Random) -> tuple[l
 
 
 def _round_trip(way: Way, rank: int, gap_s: float) -> list[float]:
-    """Seconds from a small message to its answer, on the rank that sends it after a gap; nothing elsewhere."""
+    """Seconds from a small message, sent after a pause, to its answer: one number on its source, none elsewhere."""
     message, answer = (torch.zeros(SMALL_BYTES // ITEM_BYTES) for _ in range(2))
     if rank == way.target:
         dist.recv(answer, src=way.source, group=way.group)
@@ -147,7 +167,7 @@ def _round_trip(way: Way, rank: int, gap_s: float) -> list[float]:
         return []
     time.sleep(gap_s)
     start = time.perf_counter()
-    # Gloo tells the other end where an answer may go: before the message, so that it does not wait by itself
+    # posted before the message, so that Gloo's announcement of the receive is not part of the wait
     awaited = dist.irecv(answer, src=way.target, group=way.group)
     dist.send(message, dst=way.target, group=way.group)
     assert awaited is not None  # a member of the group has its handle
@@ -156,7 +176,7 @@ def _round_trip(way: Way, rank: int, gap_s: float) -> list[float]:
 
 
 def _work(world: World, link: Link) -> Work:
-    """Processor time while messages fill the link both ways, against the idle link just before."""
+    """Processor time while messages fill the link both ways, and while it is idle just before."""
     takes_part = world.host < 2
     world.barrier()
     start, from_s = time.perf_counter(), _idle_s()
@@ -179,22 +199,86 @@ def _work(world: World, link: Link) -> Work:
 
 
 def _since(start: float, idle_s: Mapping[int, float]) -> tuple[float, dict[int, float]]:
-    """Seconds since ``start``, and how many of them each core has been busy, with whatever."""
+    """Seconds since ``start``, and how many of them each core has been busy with anything."""
     now_s, seconds = _idle_s(), time.perf_counter() - start
     return seconds, {core: max(0.0, seconds - (now_s[core] - before)) for core, before in idle_s.items()}
 
 
 def _idle_s() -> dict[int, float]:
-    """Seconds that each core which this rank may use has not been busy, since it was started."""
+    """Idle seconds, since the machine started, of each core that this rank may use."""
     tick = os.sysconf("SC_CLK_TCK")
     lines = (line.split() for line in CPU_TIMES.read_text().splitlines() if line.startswith("cpu"))
     cores = {line[0]: sum(int(line[column]) for column in IDLE_COLUMNS) / tick for line in lines}
     return {core: cores[f"cpu{core}"] for core in sorted(os.sched_getaffinity(0))}
 
 
-def _say(world: World, text: str) -> None:
-    if world.rank == 0:
-        print(text, file=sys.stderr, flush=True)
+class Bulk:
+    """Large messages that fill a link in the background. While entered, one thread for each way that ends at this rank
+    or begins here sends or receives message after message. The first item of a message says whether it is the last."""
+
+    def __init__(self, ways: Sequence[Way], rank: int, nbytes: int) -> None:
+        self._stop = threading.Event()
+        self._flows = [_Flow(way, rank, nbytes, self._stop) for way in ways if way.group is not None]
+
+    def __enter__(self) -> "Bulk":
+        for flow in self._flows:
+            flow.start()
+        return self
+
+    def flowing(self) -> None:
+        """Wait until the first message of every way has passed. Raises :class:`BackendError` if one does not."""
+        for flow in self._flows:
+            flow.check(flow.passed.wait(PATIENCE.total_seconds()))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        if kind is not None:
+            return  # the threads end with the process
+        for flow in self._flows:
+            flow.join(PATIENCE.total_seconds())
+            flow.check(not flow.is_alive())
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that have arrived at this rank: inside the block so far, after it all of them."""
+        return sum(flow.received_bytes for flow in self._flows)
+
+
+class _Flow(threading.Thread):
+    """One end of a way. ``passed``: set when a message has passed, or none ever will."""
+
+    def __init__(self, way: Way, rank: int, nbytes: int, stop: threading.Event) -> None:
+        super().__init__(name=f"bulk {way.source} to {way.target}", daemon=True)
+        self._way, self._stop_asked, self._nbytes = way, stop, nbytes
+        self._sends = rank == way.source
+        self._failure: Exception | None = None
+        self._messages = 0
+        self.passed = threading.Event()
+
+    @property
+    def received_bytes(self) -> int:
+        return 0 if self._sends else self._messages * self._nbytes
+
+    def run(self) -> None:
+        message, way = torch.zeros(self._nbytes // ITEM_BYTES), self._way
+        try:
+            while not message[0]:
+                if self._sends:
+                    message[0] = float(self._stop_asked.is_set())
+                    dist.send(message, dst=way.target, group=way.group)
+                else:
+                    dist.recv(message, src=way.source, group=way.group)
+                self._messages += 1
+                self.passed.set()
+        except (RuntimeError, ValueError) as error:  # raised by the thread that waits for this one
+            self._failure = error
+            self.passed.set()
+
+    def check(self, in_time: bool) -> None:
+        """Raise :class:`BackendError` where the way failed or was not ``in_time``."""
+        if self._failure is not None or not in_time:
+            reason = self._failure or f"nothing passed in {PATIENCE.total_seconds():.0f} s"
+            raise BackendError(f"load of the link: {self.name}: {reason}")
 
 
 if __name__ == "__main__":

@@ -3,32 +3,35 @@
 The modules of :data:`MODULES` register the probes of device work (:func:`executor.microbench.probes.bench.measures`).
 """
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
+from math import log2
+from typing import Self
 
-from executor.microbench.probes import aggregation, attention, coding, dense, sampling
-from executor.microbench.probes.bench import Bench
-from executor.microbench.probes.network import (
-    Circle,
-    collective_probes,
-    exchange_probes,
-    pair_exchange_probes,
-    send_probes,
-)
+import torch
+
+from executor.handlers.wire import all_to_all
+from executor.microbench.probes import aggregation, dense, sampling
+from executor.microbench.probes.network import Circle
 from executor.microbench.timing import Plan, Probe
 from executor.microbench.world import World
 
 KIB, MIB = 1 << 10, 1 << 20
-MODULES = (dense, aggregation, coding, sampling, attention)
+MODULES = (aggregation, dense, sampling)
 """The modules whose functions measure device work."""
+PILOT_BYTES = 1 << 20
+ITEM_BYTES = 4
+FEWEST = 3
+"""Fewest sizes from which a fixed cost and a rate can be fitted."""
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Sizes of one calibration; shapes of device work stand beside the function that measures it. ``alone``: how long
-    one rank is measured while the others wait. ``longest_s``: of a single message or collective between hosts; larger
-    ones are left out."""
+    """Sizes of one calibration; shapes of device work stand beside the functions that measure it. ``alone``: how long
+    one rank is measured while the others wait. ``longest_s``: messages and collectives between hosts that take longer
+    are left out."""
 
     quick: bool
     pool_items: int
@@ -39,9 +42,47 @@ class Suite:
     alone: Plan | None
     longest_s: float
 
-    def bench(self, world: World) -> Bench:
-        """The inputs of device work on one rank."""
-        return Bench(world, self.pool_items, self.quick)
+    def host_probes(self, world: World) -> list[Probe]:
+        """Transfers among the ranks of each host by itself, all hosts at once."""
+        probes: list[Probe] = []
+        groups = [world.group(ranks) for ranks in world.members]
+        for count in sorted({len(ranks) for ranks in world.members} - {1}):
+            mine = next((group for group in groups if group is not None and len(group.members) == count), None)
+            circle = Circle(count, mine, "host")
+            probes += circle.send_probes(self.messages)
+            probes += circle.exchange_probes(self.messages, seed=1)
+            probes += circle.collective_probes(self.collectives)
+        return probes
+
+    def pair_probes(self, world: World) -> list[Probe]:
+        """Transfers between every two hosts, one pair after another: one message, and all ranks to all of the other."""
+        probes: list[Probe] = []
+        for one, other in combinations(range(len(world.members)), 2):
+            ranks = (*world.members[one], *world.members[other])
+            circle = Circle(len(ranks), world.group(ranks), "all")
+            members = sorted(ranks)
+            ends = members.index(world.members[one][0]), members.index(world.members[other][0])
+            probes += circle.send_probes(self.messages, *ends)
+            probes += circle.pair_exchange_probes(self.messages, [world.hosts[rank] for rank in members])
+        return probes
+
+    def cluster_probes(self, world: World) -> list[Probe]:
+        """Transfers among all ranks of all hosts at once."""
+        circle = Circle(world.ranks, world.group(range(world.ranks)), "all")
+        return [*circle.exchange_probes(self.messages, seed=1), *circle.collective_probes(self.collectives)]
+
+    def affordable(self, seconds_per_byte: float) -> Self:
+        """The suite without messages and collectives that would take more than ``longest_s``; in their place the
+        largest power of two that does not. The smallest ``FEWEST`` stay, since a fit needs them."""
+        most = self.longest_s / seconds_per_byte
+
+        def fitting(sizes: Sequence[int]) -> tuple[int, ...]:
+            ordered = sorted(sizes)
+            kept = [size for place, size in enumerate(ordered) if size <= most or place < FEWEST]
+            largest = 1 << int(log2(max(most, 1.0)))
+            return tuple(kept if len(kept) == len(ordered) or largest <= kept[-1] else [*kept, largest])
+
+        return replace(self, messages=fitting(self.messages), collectives=fitting(self.collectives))
 
 
 FULL = Suite(
@@ -66,33 +107,20 @@ QUICK = Suite(
 )
 
 
-def host_probes(suite: Suite, world: World) -> list[Probe]:
-    """Transfers among the ranks of each host by itself, all hosts at once."""
-    probes: list[Probe] = []
-    groups = [world.group(ranks) for ranks in world.members]
-    for count in sorted({len(ranks) for ranks in world.members} - {1}):
-        mine = next((group for group in groups if group is not None and len(group.members) == count), None)
-        circle = Circle(count, mine, "host")
-        probes += send_probes(circle, suite.messages)
-        probes += exchange_probes(circle, suite.messages, seed=1)
-        probes += collective_probes(circle, suite.collectives)
-    return probes
+def slowest_pair_s(world: World) -> float:
+    """Seconds per byte, on the slowest rank, of an exchange in which every rank sends as much to every other.
 
-
-def pair_probes(suite: Suite, world: World) -> list[Probe]:
-    """Transfers between every two hosts, one pair after another: one message, and all ranks to all of the other."""
-    probes: list[Probe] = []
-    for one, other in combinations(range(len(world.members)), 2):
-        ranks = (*world.members[one], *world.members[other])
-        circle = Circle(len(ranks), world.group(ranks), "all")
-        members = sorted(ranks)
-        ends = members.index(world.members[one][0]), members.index(world.members[other][0])
-        probes += send_probes(circle, suite.messages, *ends)
-        probes += pair_exchange_probes(circle, suite.messages, [world.hosts[rank] for rank in members])
-    return probes
-
-
-def cluster_probes(suite: Suite, world: World) -> list[Probe]:
-    """Transfers among all ranks of all hosts at once."""
-    circle = Circle(world.ranks, world.group(range(world.ranks)), "all")
-    return [*exchange_probes(circle, suite.messages, seed=1), *collective_probes(circle, suite.collectives)]
+    Links between hosts may be a thousand times slower than those inside one, so this is timed before anything else.
+    """
+    group = world.group(range(world.ranks))
+    assert group is not None  # every rank is a member
+    items = [0 if rank == world.rank else PILOT_BYTES // ITEM_BYTES for rank in range(world.ranks)]
+    payload = torch.ones(sum(items), device=world.device)
+    elapsed = 0.0
+    for _ in range(2):  # the first makes the connections
+        world.barrier()
+        start = time.perf_counter()
+        all_to_all(payload, items, items, group)
+        world.synchronize()
+        elapsed = time.perf_counter() - start
+    return float(max(world.gather(elapsed))) / PILOT_BYTES

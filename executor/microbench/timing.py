@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from executor.microbench.jitter import split_jitter
-from executor.microbench.sample import Sample
+from executor.microbench.samples import Sample
 from executor.microbench.world import World
 
 Run = Callable[[], object]
@@ -22,28 +24,30 @@ CHEAP_S = 2e-3
 CHEAP_VISITS = 4
 """A probe below CHEAP_S runs this often in a round: short ops are noisier and cost little."""
 CACHED_S = 20e-3
-"""A probe below CACHED_S runs once untimed before it is timed: in training its inputs were just written by another op,
-and what fits into a cache is found there. Longer ones work on more than caches hold."""
-
+"""A probe below CACHED_S runs once untimed before it is timed: in training its inputs were just written by another op
+and lie in a cache if they fit. Longer probes work on more than caches hold."""
 OUTLIER_DEVIATIONS = 10
+FEWEST = 3
+"""Fewest repeats for a standard deviation."""
 GAP_S = 4e-3
 GAP_ITEMS = 1 << 20
 GAP_UNEVENNESS = 0.5
-"""Before a probe that lies ``amid_work`` every rank adds up GAP_ITEMS numbers, again and again, for GAP_S more or less
-by a random share of up to GAP_UNEVENNESS; after it, for GAP_S."""
+"""Before a probe that is ``amid_work`` every rank adds up GAP_ITEMS numbers again and again, for GAP_S plus or minus a
+random share of up to GAP_UNEVENNESS; after it, for GAP_S."""
 
 
 @dataclass(frozen=True)
 class Probe:
     """One thing to time. ``make(world)`` builds its inputs and returns the call, or None on a rank that has no part in
-    it; it runs afresh in every round.
+    it; every round calls it again.
 
     ``who``: every rank at once, or the first of each host alone while the others wait. ``group``: a communication, in
     which ranks take part together and whose time counts from the latest start. ``scope``: whether the ranks of each
-    host make a sample of their own, or all that act make one. ``amid_work``: every rank works before it, some longer
-    than others, and goes on working as soon as its own part is done, as in training: the network's threads are asleep,
-    their data is out of the caches, and what a late rank still has to be sent competes for a core with the work of the
-    rank that sends it. ``locality``: see :class:`Sample`.
+    host make a sample of their own, or all that act make one. ``locality``: as in :class:`Sample`.
+
+    ``amid_work``: every rank works before the probe, some longer than others, and goes on working as soon as its own
+    part is done, as in training. So the network's threads are asleep, their data is out of the caches, and what a rank
+    still has to send to a late one competes for a core with its own work.
     """
 
     primitive: str
@@ -76,17 +80,18 @@ class _Record:
 def measure(
     probes: Sequence[Probe], world: World, plan: Plan, tell: Callable[[float], None] = lambda elapsed_s: None
 ) -> list[Sample]:
-    """Time all probes on all ranks; the samples on rank 0, nothing elsewhere.
+    """Time all probes on all ranks; returns the samples on rank 0, nothing on others.
 
     First every probe runs once without being timed: that compiles kernels and touches memory. A round that has begun
-    is ended, unless twice the budget has passed: then probes that have been timed once already are left out. ``tell``
-    hears after every round how many seconds have passed.
+    is completed, unless twice the budget has passed: then probes that have been timed before are left out. ``tell``
+    gets the seconds that have passed, after every round.
     """
     order = list(range(len(probes)))
     shuffle = random.Random(plan.seed).shuffle
     records = [_Record() for _ in probes]
     for probe in probes:
-        _warm(probe, world)
+        if call := _call(probe, world):
+            call()
     world.barrier()
     begun = time.perf_counter()
     gaps = random.Random(f"{plan.seed}/{world.rank}")
@@ -116,15 +121,10 @@ def _call(probe: Probe, world: World) -> Run | None:
     return probe.make(world) if acts else None
 
 
-def _warm(probe: Probe, world: World) -> None:
-    call = _call(probe, world)
-    if call is not None:
-        call()
-
-
 def _visit(probe: Probe, record: _Record, world: World, ahead_s: float, gaps: random.Random) -> None:
-    """Run a probe once, or a few times when it is cheap, with all ranks starting together. ``ahead_s``: of this rank's
-    clock to that of rank 0, by which all times are told; ``gaps``: of this rank, how long it works before."""
+    """Run a probe once, or a few times when it is cheap, with all ranks starting together. ``ahead_s``: how far this
+    rank's clock is ahead of rank 0's, by which all times are recorded; ``gaps``: draws how long this rank works before
+    the probe."""
     call = _call(probe, world)
     # decided together: a communication must be called by every rank or by none
     cached = world.any(call is not None and (not record.ends or record.ends[-1] - record.starts[-1] < CACHED_S))
@@ -154,8 +154,8 @@ def expected(repeats: Sequence[float]) -> float:
     """Mean of the repeats. Outliers are left out: the slowest twentieth of three or more repeats (at least one), as far
     as they lie more than OUTLIER_DEVIATIONS median absolute deviations above the median.
 
-    An epoch is a sum over many ops, and means add up where medians do not: threads that wait for a scheduler's tick in
-    a third of all messages cost an epoch that third, but not the median message.
+    An epoch is a sum over many ops, and means add up where medians do not: if a third of all messages wait for a tick
+    of the scheduler, an epoch takes longer by these waits, and the median message does not.
     """
     limit = statistics.median(repeats) + OUTLIER_DEVIATIONS * _deviation(repeats)
     ordered = sorted(repeats)
@@ -185,33 +185,22 @@ Part = tuple[list[float], list[float]]
 def samples_of(probe: Probe, parts: Sequence[Part], world: World) -> list[Sample]:
     """Expected times of one probe: a sample for each host whose ranks acted, or one for all that did.
 
-    ``parts`` [P]: of every rank.
+    ``parts`` [P]: starts and ends of every rank.
     """
     acting = [rank for rank, part in enumerate(parts) if part[0]]
-    if probe.scope == "all":
-        return [_sample(probe, acting, parts, world)]
-    groups = [[rank for rank in acting if rank in ranks] for ranks in world.members]
+    groups = [acting] if probe.scope == "all" else [[r for r in acting if r in ranks] for ranks in world.members]
     return [_sample(probe, group, parts, world) for group in groups if group]
 
 
 def _sample(probe: Probe, acting: Sequence[int], parts: Sequence[Part], world: World) -> Sample:
-    mean: list[float] = []
-    last: list[float] = []
-    each: list[list[float]] = []
-    for repeat in range(len(parts[acting[0]][0])):
-        starts = [parts[rank][0][repeat] for rank in acting]
-        ends = [parts[rank][1][repeat] for rank in acting]
-        spans = [end - start for start, end in zip(starts, ends, strict=True)]
-        if probe.group:
-            # a root that has sent may be gone before the last rank comes: nobody waits for it
-            spans = [max(0.0, end - max(starts)) for end in ends]
-        each.append(spans)
-        mean.append(statistics.fmean(spans))
-        last.append(max(spans))
-    middle = expected(mean)
-    limit = statistics.median(mean) + OUTLIER_DEVIATIONS * _deviation(mean)
-    # of a communication all ranks end together: it has no jitter of one rank by itself
-    own, common = (None, None) if probe.group else split_jitter(list(zip(*each, strict=True)), limit)
+    starts, ends = (np.array([parts[rank][end] for rank in acting]) for end in range(2))  # [ranks, repeats]
+    # a root that has sent may be gone before the last rank comes: nobody waits for it
+    spans = np.maximum(0.0, ends - starts.max(0)) if probe.group else ends - starts
+    mean = spans.mean(0).tolist()
+    deviation = _deviation(mean)
+    limit = statistics.median(mean) + OUTLIER_DEVIATIONS * deviation
+    # all ranks end a communication together: it has no jitter of one rank by itself
+    own, common = (None, None) if probe.group else split_jitter(spans, limit)
     hosts = sorted({world.hosts[rank] for rank in acting})
     return Sample(
         primitive=probe.primitive,
@@ -221,11 +210,33 @@ def _sample(probe: Probe, acting: Sequence[int], parts: Sequence[Part], world: W
         ranks=sum(len(world.members[host]) for host in hosts),
         active=max(Counter(world.hosts[rank] for rank in acting).values()),
         threads=world.threads_of[acting[0]],
-        seconds=middle,
-        last_s=expected(last),
-        mad_s=_deviation(mean),
+        seconds=expected(mean),
+        last_s=expected(spans.max(0).tolist()),
+        mad_s=deviation,
         repeats=len(mean),
         locality=probe.locality,
         jitter_s=own,
         drift_s=common,
     )
+
+
+def split_jitter(spans: NDArray[np.float64], limit: float) -> tuple[float | None, float | None]:
+    """Jitter from repeat to repeat: standard deviations in seconds (of one rank by itself, of all ranks together). None
+    each with fewer than FEWEST repeats. Only the first makes ranks wait for one another; the second makes whole epochs
+    longer or shorter.
+
+    ``spans`` float64 [ranks, repeats]: times of ranks that ran the same op at once. Repeats whose mean over ranks lies
+    above ``limit`` are outliers and left out. A two-way analysis of variance: rows (persistent differences of ranks)
+    are taken out, columns (a repeat that was slow on all ranks) are the common part, less what the ranks' own jitter
+    adds to it. With one rank all jitter is its own.
+    """
+    kept = spans[:, spans.mean(0) <= limit]
+    ranks, repeats = kept.shape
+    if repeats < FEWEST:
+        return None, None
+    rows, columns = kept.mean(1, keepdims=True), kept.mean(0)
+    common = float(columns.var(ddof=1))
+    if ranks == 1:
+        return sqrt(common), 0.0
+    own = float(((kept - rows - columns + kept.mean()) ** 2).sum()) / ((ranks - 1) * (repeats - 1))
+    return sqrt(own), sqrt(max(common - own / ranks, 0.0))

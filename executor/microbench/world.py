@@ -1,6 +1,7 @@
 """The ranks that measure: their process groups, the hosts that they are on, one clock for all."""
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,20 +12,19 @@ import torch
 import torch.distributed as dist
 
 from executor.state.context import GroupHandle
-from executor.world.clock import clock_offset, kernel_identity
 from executor.world.environment import threads_per_rank, usable_cores
-from executor.world.hosts import host_identity, host_numbers
+from executor.world.machines import clock_offset, host_identity, host_numbers, kernel_identity
 
 TIMEOUT = timedelta(seconds=120)
 
 
 @dataclass(frozen=True)
 class World:
-    """One rank's view of its group. ``hosts`` [P]: number of each rank's host, in the order of their first ranks.
+    """One rank's view of all ranks.
 
-    ``threads_of`` [P]: threads that each rank computes with. ``kernels`` [P]: names the kernel of each rank, whose
-    ranks share one monotonic clock; empty: all share one. ``control``: a Gloo group of all ranks, for what is not timed
-    (None: the default group is one).
+    ``threads_of`` [P]: threads that each rank computes with. ``hosts`` [P]: number of each rank's host, in the order of
+    their first ranks. ``kernels`` [P]: name of each rank's kernel, whose ranks share one monotonic clock; empty: all
+    ranks share one. ``control``: a Gloo group of all ranks, for what is not timed (None: the default group is one).
     """
 
     rank: int
@@ -39,36 +39,31 @@ class World:
 
     @property
     def threads(self) -> int:
-        """Threads that this rank computes with."""
         return self.threads_of[self.rank]
 
     @property
     def host(self) -> int:
-        """Number of this rank's host."""
         return self.hosts[self.rank]
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """Ranks of each host."""
         return tuple(
             tuple(rank for rank, at in enumerate(self.hosts) if at == host) for host in range(max(self.hosts) + 1)
         )
 
     @property
     def leads(self) -> bool:
-        """Whether this is the first rank of its host."""
         return self.members[self.host][0] == self.rank
 
     @cached_property
     def works(self) -> bool:
-        """Whether this rank's device work is measured: of ranks that would take turns on their host's cores, only as
-        many as need not."""
+        """Whether this rank's device work is measured: not if ranks of its host would take turns on a core for it."""
         if self.device.type != "cpu":
             return True
         return self.members[self.host].index(self.rank) < max(1, usable_cores() // self.threads)
 
     def group(self, ranks: Sequence[int]) -> GroupHandle | None:
-        """A process group of some ranks, on its members; None elsewhere. All ranks must ask for the same groups."""
+        """A process group of some ranks, on its members; None elsewhere. All ranks must call it in the same order."""
         members = tuple(sorted(ranks))
         if members not in self.made:
             group = dist.group.WORLD if len(members) == self.ranks else dist.new_group(list(members), timeout=TIMEOUT)
@@ -89,7 +84,7 @@ class World:
             self.synchronize()
 
     def any(self, value: bool) -> bool:
-        """Whether it is so on any rank: the same answer on every one."""
+        """Whether the value is true on any rank; the same answer on every rank."""
         flag = torch.tensor([int(value)], device=self.device)
         if self.ranks > 1:
             dist.all_reduce(flag, dist.ReduceOp.MAX)
@@ -104,8 +99,14 @@ class World:
         return values
 
     def clock_ahead_s(self) -> float:
-        """Seconds that this rank's clock is ahead of rank 0's now; asked of all ranks together, as clocks drift."""
+        """Seconds that this rank's clock is ahead of rank 0's now. All ranks call it together, again and again, since
+        clocks drift."""
         return clock_offset(list(self.kernels), self.control) if len(set(self.kernels)) > 1 else 0.0
+
+    def say(self, text: str) -> None:
+        """Print a line for people to stderr, on rank 0 alone."""
+        if self.rank == 0:
+            print(text, file=sys.stderr, flush=True)
 
 
 def join(backend: str = "auto") -> World:
@@ -113,7 +114,7 @@ def join(backend: str = "auto") -> World:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     if backend == "auto":
-        backend = "nccl" if torch.cuda.is_available() and torch.cuda.device_count() > 0 else "gloo"
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
     if backend == "nccl":
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -122,8 +123,8 @@ def join(backend: str = "auto") -> World:
     threads = threads_per_rank(None, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
     torch.set_num_threads(threads)
     dist.init_process_group(backend, timeout=TIMEOUT)
-    told: list[Any] = [None] * ranks
-    dist.all_gather_object(told, (threads, host_identity(), kernel_identity()))
-    every, identities, kernels = zip(*told, strict=True)
+    gathered: list[Any] = [None] * ranks
+    dist.all_gather_object(gathered, (threads, host_identity(), kernel_identity()))
+    every, identities, kernels = zip(*gathered, strict=True)
     control = dist.new_group(backend="gloo", timeout=TIMEOUT) if backend != "gloo" else None
     return World(rank, ranks, device, backend, every, host_numbers(identities), kernels, control)

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from executor.energy.meter import EnergyMeter, gauges_of
-from executor.energy.series import energy_file, write_series
+from executor.energy.meter import EnergyMeter, energy_file, gauges_of, write_series
 from executor.memory.allocator import tune_allocator
 from executor.memory.peak import NotedMemory, PeakMemory
 from executor.rank.assemble import rank_context, warm_up_for
@@ -30,7 +29,7 @@ from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_che
 from executor.state.context import Apart
 from executor.state.plan import RunPlan
 from executor.world.environment import LAUNCHER, TESTBED, threads_per_rank
-from executor.world.hosts import one_machine_notes
+from executor.world.machines import one_machine_notes
 from executor.world.member import join, process_groups, wake_groups
 from simgnn.errors import SimgnnError
 from simgnn.program.dispatch import Picks

@@ -1,1 +1,1 @@
-"""What ranks write while they run, how they fail, and the result that is made of it."""
+"""What a run leaves behind: the files of each rank, the tables and the result that rank 0 makes of them."""

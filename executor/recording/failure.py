@@ -1,28 +1,36 @@
-"""How a run fails: every rank tells what happened to it, and the launcher tells the one cause."""
+"""How a run fails: every rank leaves a note of what happened to it, and the launcher reports the one cause."""
 
 import json
-import os
 import re
 import site
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import simgnn
 from simgnn.errors import BackendError, SimgnnError
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.ops import Op
+from simgnn.tomlfile import write_atomically
 
 if TYPE_CHECKING:
     from executor.state.buffers import Now
 
 SOURCE_PLACE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|cu):\d+\]\s*")
 CHATTER = "Check the logs"
-"""Where advice begins that Gloo ends its messages with: it points at no place that there is."""
+"""Begin of the advice at the end of Gloo's messages: there are no such logs here."""
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
-"""Names of the errors of Python, torch and NumPy: the launcher tells failures without loading torch."""
+"""Names of the errors of Python, torch and NumPy: the launcher recognises them without loading torch."""
 Kind = Literal["cause", "lost-peer"]
+
+
+class Note(NamedTuple):
+    """What a rank reports about its failure."""
+
+    rank: int
+    kind: Kind
+    message: str
 
 
 class LostPeerError(BackendError):
@@ -30,16 +38,16 @@ class LostPeerError(BackendError):
 
 
 class NonFiniteError(BackendError):
-    """The loss is no number any more; the same on all ranks."""
+    """The loss is not finite any more; raised on all ranks alike."""
 
 
 def place_of(rank: int, now: "Now", op: str) -> str:
-    """Where an op failed, in words; epochs count from 1, as wherever a user reads of them."""
+    """Where an op failed, in words. Epochs count from 1, as in all that users read."""
     return f"rank {rank}, epoch {now.epoch + 1}, op '{op}'"
 
 
 def op_failure(op: Op | None, now: "Now", rank: int, error: Exception) -> BackendError:
-    """The error of an op with where it happened; of communication it means that a peer was lost."""
+    """The error of an op, with where it happened. A failed communication means that another rank is gone."""
     if op is None:
         return BackendError(f"rank {rank}: {error}")
     where = place_of(rank, now, op.name)
@@ -52,8 +60,8 @@ def op_failure(op: Op | None, now: "Now", rank: int, error: Exception) -> Backen
 
 
 def outside_ops(rank: int, error: Exception) -> Exception:
-    """The error of a rank that has joined the others: where it comes from the backend that moves data (a barrier, a
-    sum of the driver's own), a peer was lost there too."""
+    """The error of a rank outside an op: where it comes from the backend that moves data (a barrier, a sum of the
+    driver's own), another rank is gone."""
     if isinstance(error, SimgnnError) or not _is_transport(error):
         return error
     return _lost(f"rank {rank}", _first_line(error))
@@ -67,7 +75,7 @@ def _lost(where: str, message: str) -> LostPeerError:
 
 
 def _place(error: Exception) -> str:
-    """Where in a user's own code an error was raised; nothing where it was in ours or in a library."""
+    """The place in a user's own code where an error was raised; empty if it was in simgnn or in a library."""
     libraries = (*site.getsitepackages(), sysconfig.get_path("stdlib"))
     known = [Path(__file__).parents[1], Path(simgnn.__file__).parent, *map(Path, libraries)]
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
@@ -78,27 +86,20 @@ def _place(error: Exception) -> str:
 
 
 def write_failure(folder: Path, rank: int, error: BaseException) -> None:
-    """Leave a note for the launcher."""
+    """Leave a :class:`Note` for the launcher."""
     kind: Kind = "lost-peer" if isinstance(error, LostPeerError) else "cause"
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".rank-{rank}.failure.tmp"
-    draft.write_text(json.dumps({"rank": rank, "kind": kind, "message": str(error)}))
-    os.replace(draft, folder / f"rank-{rank}.failure.json")
+    write_atomically(folder / f"rank-{rank}.failure.json", json.dumps(Note(rank, kind, str(error))._asdict()))
 
 
-def read_failures(folder: Path) -> list[tuple[Kind, str]]:
+def read_failures(folder: Path) -> list[Note]:
     """All notes, causes first."""
-    notes = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.failure.json"))]
-    return sorted(((note["kind"], note["message"]) for note in notes), key=lambda note: note[0] != "cause")
-
-
-def ranks_that_told(folder: Path) -> set[int]:
-    """Ranks that left a note, of whatever kind."""
-    return {json.loads(path.read_text())["rank"] for path in folder.glob("rank-*.failure.json")}
+    notes = [Note(**json.loads(path.read_text())) for path in sorted(folder.glob("rank-*.failure.json"))]
+    return sorted(notes, key=lambda note: note.kind != "cause")
 
 
 def clear_failures(folder: Path) -> None:
-    """Forget the notes of an earlier attempt."""
+    """Remove the notes of an earlier attempt."""
     for path in folder.glob("rank-*.failure.json"):
         path.unlink(missing_ok=True)
 
@@ -111,5 +112,5 @@ def _is_transport(error: Exception) -> bool:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # where in the backend's own sources it happened helps nobody
+    # the place in the backend's own sources helps nobody
     return SOURCE_PLACE.sub("", lines[0])[:300] if lines else type(error).__name__

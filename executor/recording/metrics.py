@@ -41,14 +41,12 @@ class History:
             self._note(arrived, numbers)
 
     def settle(self) -> None:
-        """Wait for what is still under way."""
         while self._coming:
             now, numbers, event = self._coming.popleft()
             event.synchronize()
             self._note(now, numbers)
 
     def observe_evaluation(self, now: Now, counts: torch.Tensor) -> None:
-        """Counts of an evaluation."""
         self.evaluations[now.epoch] = counts.flatten().tolist()
 
     def _note(self, now: Now, metrics: torch.Tensor) -> None:
@@ -73,10 +71,8 @@ class History:
         return result
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
         return {"losses": dict(self.losses), "evaluations": dict(self.evaluations)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Put back what :meth:`state` returned."""
         self.losses = dict(state["losses"])
         self.evaluations = dict(state["evaluations"])

@@ -1,47 +1,50 @@
 """After a run: ranks' traces and counts become the tables and the result of the run directory."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from executor.energy.series import energy_figures
-from executor.recording.activity import merge_activity
-from executor.recording.losses import merge_losses
-from executor.recording.merge import merge_trace, traffic_table
-from executor.recording.message_counts import Pairs, mean_matrix, pair_matrix
+from executor.energy.meter import energy_figures
 from executor.recording.metrics import History
-from executor.recording.row_origins import merge_taken
+from executor.recording.side_records import merged_records
+from executor.recording.trace import LATEST, read_parts
 from executor.state.plan import RunPlan
+from executor.world.member import group_ids
+from simgnn.program.kinds import GROUP_KINDS
+from simgnn.program.program import EVALUATE, Program
 from simgnn.record.activity import decisions_in
 from simgnn.record.batches import batch_table, batches_that_differ, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.result import Result, environment, versions, write_result
-from simgnn.record.rundir import RunDirectory, ops_table, write_table
+from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
 from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, payload_epochs, per_rank, rank_times
 from simgnn.seal import seal_folder
+from simgnn.tomlfile import write_atomically
 
+Pairs = Mapping[int, Mapping[tuple[int, int], list[int]]]
+"""Payload that each rank counted: rank -> (op id, target) -> [messages, bytes]."""
 FIRST, TOLD = "first", "told"
 """Epochs whose payload is counted apart: the first one, and those of :func:`payload_epochs`."""
 PHASES = ("total", FIRST, TOLD)
-"""What a rank's counts are told for."""
+"""The parts of a run for which a rank counts its payload."""
 OTHER_ROWS = (
-    "{} batches did not take their rows from where the program says (batches.parquet tells whence): what is predicted "
-    "for the program does not hold for this run; please report it"
+    "{} batches did not take their rows from where the program says (batches.parquet lists the sources): predictions "
+    "for the program do not hold for this run; please report it"
 )
+TIMES = ("issued_s", "started_s", "ended_s")
+ACTIVITY_ORDER = [(name, "ascending") for name in ("epoch", "step", "point", "phase", "name", "rank", "peer")]
 
 
-def write_counts(folder: Path, rank: int, counts: Mapping[str, Mapping[tuple[int, int], list[int]]]) -> Path:
-    """A rank's payload by (op id, target), for each of ``PHASES``."""
-    path = folder / f"rank-{rank}.traffic.json"
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps({phase: [[*key, *value] for key, value in counts[phase].items()] for phase in counts}))
-    os.replace(draft, path)
-    return path
+def write_counts(folder: Path, rank: int, counts: Mapping[str, Mapping[tuple[int, int], list[int]]]) -> None:
+    """Write a rank's payload by (op id, target), for each of ``PHASES``."""
+    table = {phase: [[*key, *value] for key, value in counts[phase].items()] for phase in counts}
+    write_atomically(folder / f"rank-{rank}.traffic.json", json.dumps(table))
 
 
 def read_counts(folder: Path, ranks: int, phase: str) -> Pairs:
@@ -64,9 +67,10 @@ def write_report(
     notes: Sequence[str] = (),
 ) -> Result:
     """Write trace, ops, traffic, batches (of a mini-batch run), activity (where policies decide anything) and
-    ``result.json``, then seal what a replay reads; also for a run that failed, as far as it came. ``notes`` qualify
-    its numbers."""
+    ``result.json``, then seal what a replay reads. A run that failed gets them too, as far as it came. ``notes``
+    qualify its numbers."""
     run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
+    whole = status == "ok"  # else ranks have not written all their counts and readings, or those of other epochs
     trace = merge_trace(plan.trace, program)
     counts = {phase: read_counts(plan.trace, ranks, phase) for phase in PHASES}
     write_table(trace, run.trace)
@@ -75,22 +79,21 @@ def write_report(
     batches: pa.Table | None = None
     elsewhere: list[str] = []
     if draws_batches(program):
-        batches = batch_table(program, trace, merge_losses(plan.trace), merge_taken(plan.trace))
+        losses, origins = (merged_records(plan.trace, kind) for kind in ("losses", "taken"))
+        batches = batch_table(program, trace, losses, origins)
         write_table(batches, run.batches)
-        # ranks of a run that failed may not have told all that they took
-        other = batches_that_differ(batches, batch_table(program, trace)) if status == "ok" else 0
+        other = batches_that_differ(batches, batch_table(program, trace)) if whole else 0
         elsewhere = [OTHER_ROWS.format(other)] if other else []
     if decisions_in(program):
-        write_table(merge_activity(plan.trace), run.activity)
+        write_table(merged_records(plan.trace, "activity").sort_by(ACTIVITY_ORDER), run.activity)
     columns = Columns.of(trace, program)
     windows = epoch_windows(columns)
     seconds = (windows[:, 1] - windows[:, 0]).tolist()
     steady, told = seconds[1:] or seconds, payload_epochs(len(seconds))
-    # ranks of a run that failed have not told their counts, or have told them of other epochs
-    whole = status == "ok"
-    # ranks of a run that failed may not have told what they measured
-    energy = energy_figures(plan.trace, ranks, _span(trace), windows) if status == "ok" else []
-    losses = [] if history is None else [history.losses[epoch] for epoch in sorted(history.losses)]
+    # from the first issue of the run to its last end, evaluations included
+    span = (pc.min(trace["issued_s"]).as_py(), pc.max(trace["ended_s"]).as_py())
+    energy = energy_figures(plan.trace, ranks, span, windows) if whole else []
+    loss = None if history is None else [history.losses[epoch] for epoch in sorted(history.losses)]
     result = Result(
         backend="executor",
         status=status,
@@ -118,7 +121,7 @@ def write_report(
         energy_J=sum_of(energy, "device", "total_J"),
         energy=energy,
         input_rows=None if batches is None else input_rows(batches),
-        loss=losses or None,
+        loss=loss or None,
         accuracy=None if history is None else history.accuracy(),
         accuracy_metric="micro_f1" if plan.multilabel else "accuracy",
         synthetic=list(plan.synthetic),
@@ -129,6 +132,91 @@ def write_report(
     return result
 
 
-def _span(trace: pa.Table) -> tuple[float, float]:
-    """From the first issue of a run to the last end, evaluations included."""
-    return float(np.min(trace["issued_s"].to_numpy())), float(np.max(trace["ended_s"].to_numpy()))
+def merge_trace(folder: Path, program: Program) -> pa.Table:
+    """One table of all ranks, sorted by (rank, epoch, issue), from DIR/trace.
+
+    Collectives start with their last member. Of a resumed run, each epoch comes from the last start that trained it,
+    and the times of each start follow those of the one before.
+    """
+    parts: dict[int, list[tuple[pa.Table, int]]] = {}
+    for _, number, table, start in read_parts(folder, "", TRACE_SCHEMA):
+        parts.setdefault(number, []).append((table, start))
+    kept = [{name: TRACE_SCHEMA.empty_table()[name].to_numpy() for name in TRACE_SCHEMA.names}]
+    shift = 0.0
+    for number in sorted(parts):
+        # a start that broke off before it wrote anything takes no epoch from the ones before
+        later = [start for after in parts if after > number for table, start in parts[after] if len(table)]
+        latest = shift
+        for table, _ in parts[number]:
+            rows = table["epoch"].to_numpy() < min(later, default=LATEST)
+            columns = {name: table[name].to_numpy()[rows] for name in TRACE_SCHEMA.names}
+            columns |= {name: columns[name] + shift for name in TIMES}
+            latest = max(latest, columns["ended_s"].max(initial=0.0))
+            kept.append(columns)
+        shift = latest
+    joined = {name: np.concatenate([columns[name] for columns in kept]) for name in TRACE_SCHEMA.names}
+    joined["started_s"] = collective_starts(
+        program, *(joined[name] for name in ("rank", "epoch", "step", "op_id", "issued_s", "ended_s"))
+    )
+    rows = np.lexsort((joined["op_id"], joined["issued_s"], joined["epoch"], joined["rank"]))
+    return pa.table({name: column[rows] for name, column in joined.items()}, schema=TRACE_SCHEMA)
+
+
+def collective_starts(
+    program: Program,
+    rank: NDArray[np.int32],
+    epoch: NDArray[np.int32],
+    step: NDArray[np.int32],
+    op_id: NDArray[np.int32],
+    issued: NDArray[np.float64],
+    ended: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """When the work of each op began: for a collective at the latest issue of its group, else when it was issued.
+
+    A member may leave before the last one comes (the root of a broadcast): its start is then its end.
+    """
+    teams = np.full((len(program.ops), program.ranks), -1, dtype=np.int64)  # -1: the op has no group
+    for number, (_, op) in enumerate(program.ops):
+        group = program.group_of(op)
+        if op.kind in GROUP_KINDS and group is not None:
+            teams[number] = group_ids(program, group.members)
+    team = teams[op_id, rank]
+    starts = issued.copy()
+    chosen = np.flatnonzero(team >= 0)
+    if not len(chosen):
+        return starts
+    keys = np.stack([epoch[chosen], step[chosen], op_id[chosen], team[chosen]])
+    _, inverse = np.unique(keys, axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    latest = np.full(int(inverse.max()) + 1, -np.inf)
+    np.maximum.at(latest, inverse, issued[chosen])
+    starts[chosen] = np.minimum(latest[inverse], ended[chosen])
+    return starts
+
+
+def traffic_table(pairs: Pairs) -> pa.Table:
+    """Payload by op and rank pair (:data:`simgnn.record.trace.TRAFFIC_SCHEMA`)."""
+    rows = sorted(
+        (op_id, source, target, messages, nbytes)
+        for source, counted in pairs.items()
+        for (op_id, target), (messages, nbytes) in counted.items()
+    )
+    columns: list[tuple[int, ...]] = list(zip(*rows, strict=True)) or [() for _ in TRAFFIC_SCHEMA]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, TRAFFIC_SCHEMA, strict=True)], schema=TRAFFIC_SCHEMA)
+
+
+def pair_matrix(pairs: Pairs, program: Program, ranks: int, what: int) -> list[list[int]]:
+    """[P][P] messages (``what`` = 0) or payload bytes (1) of training ops, from rank to rank; control ops left out."""
+    matrix = [[0] * ranks for _ in range(ranks)]
+    for source, counted in pairs.items():
+        for (op_id, target), numbers in counted.items():
+            template, op = program.ops[op_id]
+            control = op.transfer is not None and op.transfer.control
+            if template != EVALUATE and not control:
+                matrix[source][target] += numbers[what]
+    return matrix
+
+
+def mean_matrix(pairs: Pairs, program: Program, ranks: int, what: int, epochs: range) -> list[list[float]]:
+    """:func:`pair_matrix` of what was counted in several epochs, mean of an epoch; zeros without an epoch."""
+    return [[total / max(len(epochs), 1) for total in row] for row in pair_matrix(pairs, program, ranks, what)]

@@ -1,63 +1,136 @@
-"""What a rank writes down beside its trace: decisions of policies, losses of mini-batches, whence their rows came."""
+"""What a rank records beside its trace: decisions of policies, losses of mini-batches, where their rows came from."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from executor.recording.activity import ActivityRecorder, activity_file
-from executor.recording.losses import LossRecorder, loss_file
-from executor.recording.row_origins import TakenRecorder, taken_file
-from executor.recording.trace import put_aside
+import pyarrow as pa
+import torch
+from numpy.typing import ArrayLike
+
+from executor.recording.trace import LATEST, RowFile, put_aside, read_parts
+from executor.state.buffers import Now
 from executor.state.context import RankContext
 from executor.state.plan import RunPlan
-from simgnn.record.activity import decisions_in
-from simgnn.record.batches import places_of
+from simgnn.policy import Metrics
+from simgnn.record.activity import ACTIVITY_SCHEMA, columns_of, decisions_in
+from simgnn.record.batches import LOSSES_SCHEMA, TAKEN_SCHEMA, places_of
 
-Recorder = TypeVar("Recorder")
+FLUSH_ROWS = 65_536
+SCHEMAS = {"activity": ACTIVITY_SCHEMA, "losses": LOSSES_SCHEMA, "taken": TAKEN_SCHEMA}
+"""Schema of each kind of file that a rank writes: its decisions, its losses, the origins of its rows."""
+
+
+def record_file(folder: Path, rank: int, kind: str) -> Path:
+    """Where a rank writes its rows of a kind."""
+    return folder / f"rank-{rank}.{kind}.arrow"
+
+
+class SideFile(RowFile):
+    """A rank's file of one kind of :data:`SCHEMAS`."""
+
+    def __init__(self, folder: Path, rank: int, kind: str, start_epoch: int, flush_rows: int = FLUSH_ROWS) -> None:
+        super().__init__(record_file(folder, rank, kind), SCHEMAS[kind], start_epoch)
+        self.rank, self._flush_rows = rank, flush_rows
+
+    def flush(self, force: bool = True) -> None:
+        if force or len(self._rows) >= self._flush_rows:
+            self.write()
+
+
+class DecisionRecorder(SideFile):
+    """The decisions of a rank's policies."""
+
+    def __init__(self, folder: Path, rank: int, start_epoch: int = 0) -> None:
+        super().__init__(folder, rank, "activity", start_epoch)
+
+    def note(self, now: Now, decision: str, peer: int, value: int) -> None:
+        self._rows.append((now.epoch, now.step, decision, peer, value))
+
+    def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
+        epochs, steps, decisions, peers, values = zip(*rows, strict=True)
+        point, phase, name = columns_of(decisions)
+        return [epochs, steps, point, phase, [self.rank] * len(rows), peers, name, values]
+
+
+class LossRecorder(SideFile):
+    """The losses of a rank's mini-batches, before they are summed over ranks. ``trained``: the training rows of all
+    ranks, which losses were divided by."""
+
+    def __init__(self, folder: Path, rank: int, trained: int, start_epoch: int = 0) -> None:
+        super().__init__(folder, rank, "losses", start_epoch, flush_rows=4096)
+        self.trained = trained
+
+    def note(self, now: Now, metrics: torch.Tensor) -> None:
+        self._rows.append((now.epoch, now.step, Metrics.loss_of(metrics)))
+
+    def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
+        epochs, steps, losses = zip(*rows, strict=True)
+        return [[self.rank] * len(rows), epochs, steps, torch.cat(losses).cpu().numpy() * self.trained]
+
+
+class OriginRecorder(SideFile):
+    """Where a rank got the rows of its mini-batches. ``places``: names of all places where it counts rows, of
+    :func:`simgnn.record.batches.places_of`."""
+
+    def __init__(self, folder: Path, rank: int, places: Sequence[str], start_epoch: int = 0) -> None:
+        super().__init__(folder, rank, "taken", start_epoch)
+        self._number = {place: number for number, place in enumerate(places)}
+
+    def note(self, epoch: int, step: int, place: str, peer: int, rows: int) -> None:
+        self._rows.append((epoch, step, place, peer, rows))
+
+    def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
+        epochs, steps, places, peers, counts = zip(*rows, strict=True)
+        return [[self.rank] * len(rows), epochs, steps, [self._number[place] for place in places], peers, counts]
 
 
 class Notes:
-    """Where handlers of one rank write down what the run leaves beside its trace; nothing where nothing of the kind
-    happens. ``start``: epochs that earlier starts of a run have trained; ``resume``: whether what they wrote stays."""
+    """The side records of one rank, to which the handlers of its context write; only those that its program has.
+
+    ``start``: epochs that earlier starts of the run have trained; ``resume``: whether their records are kept.
+    """
 
     def __init__(self, plan: RunPlan, context: RankContext, start: int, resume: bool) -> None:
         self._folder, rank = plan.trace, context.rank
-
-        def opened(path: Path, make: Callable[[Path], Recorder]) -> Recorder:
-            if resume:
-                put_aside(path)
-            return make(path)
-
-        self._recorders: list[ActivityRecorder | LossRecorder | TakenRecorder] = []
-        self._names: list[Callable[[Path, int], Path]] = []
-        if decisions_in(plan.program):
-            self._names.append(activity_file)
-            activity = opened(activity_file(plan.trace, rank), lambda path: ActivityRecorder(path, rank, start))
-            context.note = activity.note
-            self._recorders.append(activity)
+        self._kinds = ["activity"] if decisions_in(plan.program) else []
+        self._kinds += ["losses", "taken"] if plan.batches is not None else []
+        if resume:
+            for kind in self._kinds:
+                put_aside(record_file(plan.trace, rank, kind))
+        self._files: list[SideFile] = []
+        if "activity" in self._kinds:
+            decisions = DecisionRecorder(plan.trace, rank, start)
+            context.note = decisions.note
+            self._files.append(decisions)
         if plan.batches is not None:
-            self._names.append(loss_file)
             assert context.task is not None
-            trained = context.task.train_total
-            losses = opened(loss_file(plan.trace, rank), lambda path: LossRecorder(path, rank, trained, start))
-            context.note_loss = losses.note
-            self._recorders.append(losses)
-            self._names.append(taken_file)
-            places = places_of(plan.program)
-            taken = opened(taken_file(plan.trace, rank), lambda path: TakenRecorder(path, rank, places, start))
-            context.note_rows = taken.note
-            self._recorders.append(taken)
+            losses = LossRecorder(plan.trace, rank, context.task.train_total, start)
+            origins = OriginRecorder(plan.trace, rank, places_of(plan.program), start)
+            context.note_loss, context.note_rows = losses.note, origins.note
+            self._files += [losses, origins]
 
     def files(self, rank: int) -> list[Path]:
-        """Where another rank of the run writes the same."""
-        return [name(self._folder, rank) for name in self._names]
+        """The files in which another rank of the run writes the same."""
+        return [record_file(self._folder, rank, kind) for kind in self._kinds]
 
     def flush(self, force: bool = True) -> None:
-        """Write what was noted; without ``force`` only when it is much."""
-        for recorder in self._recorders:
-            recorder.flush(force)
+        for file in self._files:
+            file.flush(force)
 
     def close(self) -> None:
-        """Write the rest and end the files."""
-        for recorder in self._recorders:
-            recorder.close()
+        for file in self._files:
+            file.close()
+
+
+def merged_records(folder: Path, kind: str) -> pa.Table:
+    """The rows of one kind of all ranks; of a resumed run, each epoch from the last start that trained it."""
+    kept = [SCHEMAS[kind].empty_table()]
+    ends: dict[int, int] = {}
+    parts = read_parts(folder, kind, SCHEMAS[kind])
+    for rank, _, table, start in sorted(parts, key=lambda part: (part[0], -part[1])):
+        end = ends.setdefault(rank, LATEST)
+        kept.append(table.filter(pa.array(table["epoch"].to_numpy() < end)))
+        if len(table):  # a start that broke off before it wrote anything takes no epoch from the ones before
+            ends[rank] = min(end, start)
+    return pa.concat_tables(kept)

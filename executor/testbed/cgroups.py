@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,10 +11,12 @@ from typing import Literal
 from simgnn.errors import BackendError, ConfigError
 
 PERIOD_US = 10_000
-"""A short period, so that a slow rank is slow within an op too, not stopped for long and then fast."""
+"""Short, so that a slow rank is slow within an op too, not stopped for long and then fast."""
 LEAST_QUOTA_US = 1_000
-"""The kernel refuses less; a smaller share gets a longer period."""
+"""The kernel's minimum; a smaller share gets a longer period."""
 MOST_PERIOD_US = 1_000_000
+SWITCH = "cgroup.subtree_control"
+"""The file of version 2, in a group's folder, that gives the groups below it their controllers."""
 PATIENCE_S = 5.0
 POLL_S = 0.02
 
@@ -25,26 +28,20 @@ class Controller:
     version: Literal[1, 2]
     base: Path
 
-    def folder(self, group: str) -> Path:
-        """Where a group such as "a/b" lies."""
-        return self.base / group
-
-    def switched_on(self) -> Path | None:
-        """The file that must be written before groups get the controller; None when nothing has to be."""
-        file = switch_of_groups(self.base)
-        return file if self.version == 2 and "cpu" not in file.read_text().split() else None
+    def lacks_switch(self) -> bool:
+        """Whether :meth:`make` must first switch the controller on for groups below ``base``."""
+        return self.version == 2 and "cpu" not in (self.base / SWITCH).read_text().split()
 
     def make(self, group: str, cores: float) -> None:
-        """Make a group that may use ``cores`` cores (a fraction of time on all of them). Parents are made."""
-        folder = self.folder(group)
+        """Make a group, and its parents, that may use the time of ``cores`` cores, on whichever cores."""
+        folder = self.base / group
         period, quota = limits(cores)
         try:
             if self.version == 2:
-                switch = self.switched_on()
-                if switch is not None:
-                    switch.write_text("+cpu")
+                if self.lacks_switch():
+                    (self.base / SWITCH).write_text("+cpu")
                 folder.parent.mkdir(exist_ok=True)
-                (folder.parent / "cgroup.subtree_control").write_text("+cpu")
+                (folder.parent / SWITCH).write_text("+cpu")
                 folder.mkdir()
                 (folder / "cpu.max").write_text(f"{quota} {period}")
             else:
@@ -58,13 +55,8 @@ class Controller:
             ) from error
 
 
-def switch_of_groups(base: Path) -> Path:
-    """The file of version 2 that gives groups below ``base`` their controllers."""
-    return base / "cgroup.subtree_control"
-
-
 def is_cgroup(folder: Path) -> bool:
-    """Whether a folder is a control group, or would be one."""
+    """Whether a folder lies where control groups are mounted."""
     inside = folder.resolve()
     return any(inside.is_relative_to(point) for _, point, _, _ in _mounts(Path("/")))
 
@@ -76,7 +68,7 @@ def limits(cores: float) -> tuple[int, int]:
 
 
 def limits_of(folder: Path) -> tuple[int, int] | None:
-    """(period, quota) in microseconds of a group, as the kernel keeps them; None where it has none."""
+    """(period, quota) in microseconds of a group, as the kernel has them; None where it has none."""
     try:
         if (folder / "cpu.max").is_file():
             quota, period = (folder / "cpu.max").read_text().split()
@@ -120,26 +112,22 @@ def _mounts(root: Path) -> list[tuple[str, str, str, tuple[str, ...]]]:
         fields, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
         if kind in ("cgroup", "cgroup2"):
-            parts = fields.split(" ")
-            mounts.append((kind, parts[4], parts[3], tuple(options.split(","))))
+            _, _, _, inside, point, *_ = fields.split(" ")
+            mounts.append((kind, point, inside, tuple(options.split(","))))
     return mounts
 
 
 def _own_group(root: Path) -> str:
     """This process's group of the version 1 CPU controller."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        entries = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:
-        return "/"
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if "cpu" in controllers.split(","):
-            return path
-    return "/"
+        entries = []
+    return next((path for _, controllers, path in entries if "cpu" in controllers.split(",")), "/")
 
 
 def members(folders: Sequence[Path]) -> set[int]:
-    """Process ids in groups; a group that is not there has none."""
+    """Process ids in groups; a group that does not exist has none."""
     found: set[int] = set()
     for folder in folders:
         try:
@@ -150,15 +138,21 @@ def members(folders: Sequence[Path]) -> set[int]:
 
 
 def remove(folder: Path) -> None:
-    """Remove a group whose processes have ended; one that is not there is fine. The kernel may need a moment."""
+    """Remove a group, if it exists, whose processes have ended. The kernel may need a moment."""
     end = time.monotonic() + PATIENCE_S
-    while True:
+    while folder.exists():
         try:
             folder.rmdir()
-            return
-        except FileNotFoundError:
-            return
         except OSError:
             if time.monotonic() > end:
                 raise
             time.sleep(POLL_S)
+
+
+def switch_off(base: Path) -> None:
+    """Take the controller back from groups below ``base``; they keep it if any of them uses it."""
+    idle = {"cpu.max": "max", "cpu.weight": "100"}
+    files = [folder / name for folder in base.iterdir() for name in idle]
+    if all(file.read_text().split()[0] == idle[file.name] for file in files if file.is_file()):
+        with suppress(OSError):
+            (base / SWITCH).write_text("-cpu")

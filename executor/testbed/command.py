@@ -4,13 +4,12 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from executor.testbed import lifecycle
 from executor.testbed.declaration import Declaration
-from executor.testbed.hold import hold, remove_orphan
 from executor.testbed.network import require_tools
 from executor.testbed.state import recorded_names
 from simgnn.errors import ConfigError, HardwareError, SimgnnError
@@ -34,20 +33,23 @@ link = "200 Mbit/s"      # of each host, in each direction; none with hosts = 1
 burst = "4 KiB"          # bytes that pass at full speed after a pause; default: 0.2 ms of the rate, at least this
 queue = "fair"           # in front of a link: connections in turn, as most Linux hosts have it; "fifo": all in one line
 slow = { 3 = 0.5 }       # rank 3 has half the processor time that it would have
-name = "testbed"         # tells several testbeds of one machine apart; --name NAME of any command: another
+name = "testbed"         # distinguishes several testbeds of one machine; --name NAME of any command overrides it
 
-`up` replaces one of the same name that another file declared, and says so; `run` and `exec` refuse it.
-With --hold `up` stays and takes down what it made when its standard input ends: with whoever started it, however that
-ends. Till then others may `run` and `exec` in it, but not replace it. What it leaves when it is killed is no longer up
-to `status`, the next one makes it anew, and `down --orphaned` removes it and nothing else.
-Needs root and iproute2 (but for profile without --measure-load). `run`, `exec` and --measure-load bring a testbed up
-that is not up, and take it down again. --measure-load adds to the profile what was measured inside, in half a minute:
+`up` replaces one of the same name that another file declared, and says so; `run` and `exec` reject it.
+`up --hold` keeps running and takes down what it made when its standard input ends, that is with the process that
+started it, however that ends. Until then others may `run` and `exec` in it, but not replace it. If it is killed,
+`status` no longer counts what it leaves as up, the next `up` makes it anew, and `down --orphaned` removes only that.
+All but `profile` without --measure-load need root and iproute2. `run`, `exec` and --measure-load bring a testbed up
+that is not up, and take it down again. --measure-load adds to the profile what is measured inside, in half a minute:
 how long a small message waits behind large ones on the link between hosts, and the processor time of a byte across it.
 """
 
+Found = TypeVar("Found")
+COMMANDS = ("up", "run", "exec", "status", "down", "profile")
+
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse and carry out; the exit status."""
+    """Run one command of the testbed; the exit status."""
     options = _parse(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has the latter ignored
@@ -55,8 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _carry_out(options)
     except SimgnnError as error:
-        print(f"executor: error: {error}", file=sys.stderr)
-        return error.exit_status
+        return _report([error])
     except KeyboardInterrupt:
         print("executor: interrupted", file=sys.stderr)
         return 130
@@ -64,28 +65,23 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m executor testbed", usage=USAGE)
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("up", "run", "exec", "status", "down", "profile"):
-        command = commands.add_parser(name, usage=USAGE)
+    parsers = parser.add_subparsers(dest="command", required=True)
+    commands = {name: parsers.add_parser(name, usage=USAGE) for name in COMMANDS}
+    for name, command in commands.items():
         optional = name in ("status", "down")
         command.add_argument("testbed", type=Path, nargs="?" if optional else None, metavar="TESTBED.toml")
         command.add_argument("--name", help="instead of the one in the file")
-        if name == "up":
-            command.add_argument("--hold", action="store_true", help="stay; take it down when standard input ends")
-        if name == "down":
-            command.add_argument("--orphaned", action="store_true", help="only what a killed `up --hold` left")
-        if name == "run":
-            command.add_argument("directory", type=Path, metavar="DIR")
-            command.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
-        if name == "exec":
-            command.add_argument("words", nargs="+", metavar="CMD")
-        if name == "profile":
-            command.add_argument("--base", help="calibration of this machine; default: the last one")
-            command.add_argument("--out", type=Path, required=True, help="profile to write")
-            told = "measure inside it what its links do while messages fill them (root, half a minute)"
-            command.add_argument("--measure-load", action="store_true", help=told)
-        if name == "status":
-            command.add_argument("--json", action="store_true", dest="as_json")
+    commands["up"].add_argument("--hold", action="store_true", help="stay; take it down when standard input ends")
+    commands["down"].add_argument("--orphaned", action="store_true", help="only what a killed `up --hold` left")
+    commands["run"].add_argument("directory", type=Path, metavar="DIR")
+    commands["run"].add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
+    commands["exec"].add_argument("words", nargs="+", metavar="CMD")
+    commands["status"].add_argument("--json", action="store_true", dest="as_json")
+    profile = commands["profile"]
+    profile.add_argument("--base", help="calibration of this machine; default: the last one")
+    profile.add_argument("--out", type=Path, required=True, help="profile to write")
+    load = "measure, inside the testbed, the effect of messages that fill its links (root, half a minute)"
+    profile.add_argument("--measure-load", action="store_true", help=load)
     return parser.parse_args(arguments)
 
 
@@ -113,36 +109,45 @@ def _carry_out(options: argparse.Namespace) -> int:
 def _up(declared: Declaration, holds: bool) -> int:
     def tell(found: lifecycle.Made) -> None:
         before = " (it was before, and stays)" if holds else " (it was before)"
-        told = [f"testbed '{declared.name}' is up" + ("" if found.made else before)]
+        lines = [f"testbed '{declared.name}' is up" + ("" if found.made else before)]
         if found.differs:
-            told = [f"{told[0]}; the one that was up is replaced, it differed:", *(f"  {it}" for it in found.differs)]
-        print("\n".join(told), flush=True)
+            lines = [f"{lines[0]}; the one that was up is replaced, it differed:", *(f"  {it}" for it in found.differs)]
+        print("\n".join(lines), flush=True)
 
     if holds:
-        hold(declared, tell)
+        lifecycle.hold(declared, tell)
     else:
         tell(lifecycle.up(declared))
     return 0
 
 
 def _down(names: Sequence[str], orphaned: bool) -> int:
-    """Take all down, also after one that cannot be; what happened is told at the end, whoever may still read it."""
-    told, faults = [], []
+    """Take all down, also after one that cannot be. All is printed at the end, as whoever reads it may be gone."""
+
+    def take_down(name: str) -> str | None:
+        if orphaned:
+            return f"testbed '{name}' is down: what held it had ended" if lifecycle.remove_orphan(name) else None
+        return f"testbed '{name}' is down" + ("" if lifecycle.down(name) else " (it was not up)")
+
+    found, faults = _for_each(names, take_down)
+    lines = [line for line in found if line is not None]
+    if lines:
+        print("\n".join(lines))
+    return _report(faults)
+
+
+def _for_each(names: Sequence[str], act: Callable[[str], Found]) -> tuple[list[Found], list[SimgnnError]]:
+    found, faults = [], []
     for name in names:
         try:
-            if not orphaned:
-                told.append(f"testbed '{name}' is down" + ("" if lifecycle.down(name) else " (it was not up)"))
-            elif remove_orphan(name):
-                told.append(f"testbed '{name}' is down: what held it had ended")
+            found.append(act(name))
         except SimgnnError as error:
             faults.append(error)
-    if told:
-        print("\n".join(told))
-    return _told(faults)
+    return found, faults
 
 
-def _told(faults: Sequence[SimgnnError]) -> int:
-    """Say what failed; the exit status."""
+def _report(faults: Sequence[SimgnnError]) -> int:
+    """Print errors; the exit status."""
     for fault in faults:
         print(f"executor: error: {fault}", file=sys.stderr)
     return max((fault.exit_status for fault in faults), default=0)
@@ -150,8 +155,8 @@ def _told(faults: Sequence[SimgnnError]) -> int:
 
 def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool) -> int:
     # NumPy and pydantic: loaded when a profile is described
-    from executor.testbed.load import check_measurable, measure_load
     from executor.testbed.profile import WIRE, describe
+    from executor.testbed.runs import check_measurable, measure_load
     from simgnn.hardware.profile.library import calibration_path
     from simgnn.hardware.profile.profile import load_profile, save_profile
 
@@ -171,18 +176,13 @@ def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool
 
 
 def _names(declared: Declaration | None) -> list[str]:
-    """The testbed that is meant: the one of a file, else all that were ever made here."""
+    """The testbed of a file; without a file, all that have a record."""
     require_tools()
     return recorded_names() if declared is None else [declared.name]
 
 
 def _status(names: Sequence[str], declared: Declaration | None, as_json: bool) -> int:
-    found, faults = [], []
-    for name in names:
-        try:
-            found.append(lifecycle.status(name, declared))
-        except SimgnnError as error:
-            faults.append(error)
+    found, faults = _for_each(names, lambda name: lifecycle.status(name, declared))
     if as_json:
         print(json.dumps(found, indent=2))
     elif not found and not faults:
@@ -191,7 +191,7 @@ def _status(names: Sequence[str], declared: Declaration | None, as_json: bool) -
         for entry in found:
             print("\n".join(_lines(entry)))
     if faults:
-        return _told(faults)
+        return _report(faults)
     return 0 if found and all(entry["up"] and not entry["differs"] for entry in found) else 1
 
 
@@ -207,8 +207,7 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
         link = ""
         if host["address"]:
             link = f", {host['address']}, {declared['link']}, burst {declared['burst']}, {declared['queue']} queue"
-        cores = ",".join(map(str, host["cores"]))
-        lines.append(f"  host {host['number']}: {host['namespace']}, cores {cores}{link}")
+        lines.append(f"  host {host['number']}: {host['namespace']}, cores {','.join(map(str, host['cores']))}{link}")
         for rank in entry["ranks"]:
             if rank["host"] == host["number"]:
                 quota = rank["quota_cores"]

@@ -1,6 +1,8 @@
-"""The TOML file of a testbed: hosts, ranks, the link between hosts, slow ranks."""
+"""The TOML file of a testbed: hosts, ranks, links, slow ranks; and where each host and rank then sits."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,34 +15,37 @@ from simgnn.tomlfile import load_toml, without_none
 from simgnn.units import format_quantity
 
 MTU_BYTES = 1500
-"""Of every interface; set, so that what a frame carries is known."""
+"""Largest packet of every interface; set, so that the payload of a frame is known."""
 FRAME_BYTES = MTU_BYTES + 14
-"""What the shaper counts for a full packet: with its Ethernet header."""
+"""Bytes that the shaper counts for a full packet: with its Ethernet header."""
 PAYLOAD_BYTES = MTU_BYTES - 20 - 32
-"""What of it is payload: without the headers of IPv4 and of TCP with time stamps."""
+"""Payload of a full packet: without the headers of IPv4 and of TCP with time stamps."""
 ACKNOWLEDGED_FRAMES, ACKNOWLEDGEMENT_BYTES = 2, FRAME_BYTES - PAYLOAD_BYTES
-"""A receiver acknowledges every second full packet (RFC 5681, 4.2) in one of its own, over the other direction of the
-link: of 318,161 packets that a shaper counted while two ranks exchanged rows, 32 % were acknowledgements."""
+"""A receiver acknowledges every second full packet (RFC 5681, 4.2) with one packet in the other direction of the link:
+32 % of 318,161 packets that a shaper counted while two ranks exchanged rows were acknowledgements."""
 LEAST_RATE = 12500.0
-"""Bytes per second; slower, ranks do not even find each other in time."""
+"""Bytes per second; on slower links, ranks time out before they find each other."""
 BURST_RANGE = (2048.0, 67108864.0)
-"""Bytes: less than a packet never passes, and more is no limit of a rate."""
+"""Bytes: with less no packet passes, and with more the rate limits nothing."""
 BURST_FLOOR = 4096.0
 BURST_S = 0.2e-3
-"""Default burst: bytes of this time, at least ``BURST_FLOOR``: the kernel wakes a shaper some 0.05 ms late, and a
+"""Default burst: the bytes of this time, at least ``BURST_FLOOR``. The kernel wakes a shaper some 0.05 ms late, and a
 smaller burst loses what could have passed meanwhile; a larger one lets small messages through unshaped."""
 MOST_RATE = BURST_RANGE[1] / BURST_S
-"""Bytes per second, of which the default burst is the largest: no interface of a machine's own memory passes that."""
+"""Bytes per second, whose default burst is the largest one: no virtual interface is faster."""
 LEAST_SHARE = 0.01
+PREFIX = "simgnn"
+"""First word of the name of everything that a testbed makes; the second is the testbed's own."""
+INTERFACE, LOOPBACK = "eth0", "lo"
 
 
 class Declaration(Strict):
-    """What a testbed is to be.
+    """A testbed as its file declares it.
 
     ``link``: rate of each host's link, in each direction (a single host has none); ``burst``: bytes that pass at full
     speed after a pause; ``queue``: whether connections take turns in front of a link ("fair") or wait in one line
     ("fifo"). ``slow``: rank -> its share of the speed that it would otherwise have, such as {3 = 0.5}.
-    ``name`` tells the testbeds of one machine apart.
+    ``name`` distinguishes the testbeds of one machine.
     """
 
     name: StrictStr = "testbed"
@@ -58,14 +63,18 @@ class Declaration(Strict):
             raise ValueError(f"got '{name}', expected at most 24 letters, digits and '-', a letter first")
         return name
 
+    @field_validator("link", "burst", "queue")
+    @classmethod
+    def _between_hosts(cls, value: object, info: ValidationInfo) -> object:
+        if value is not None and info.data.get("hosts") == 1:
+            raise ValueError("got a value, but a single host has no link; leave it out, or use hosts = 2")
+        return value
+
     @field_validator("link")
     @classmethod
-    def _one_link(cls, link: float | None, info: ValidationInfo) -> float | None:
-        hosts = info.data.get("hosts")
-        if hosts is not None and hosts > 1 and link is None:
+    def _in_range(cls, link: float | None, info: ValidationInfo) -> float | None:
+        if link is None and info.data.get("hosts", 1) > 1:
             raise ValueError("missing; expected the rate of the link between hosts, such as '200 Mbit/s'")
-        if hosts == 1 and link is not None:
-            raise ValueError("got a rate, but a single host has no link; leave it out, or use hosts = 2")
         if link is not None and link < LEAST_RATE:
             raise ValueError(f"got {link * 8:.0f} bit/s, expected at least {LEAST_RATE * 8 / 1000:.0f} kbit/s")
         if link is not None and link > MOST_RATE:
@@ -74,21 +83,12 @@ class Declaration(Strict):
 
     @field_validator("burst")
     @classmethod
-    def _a_packet_passes(cls, burst: float | None, info: ValidationInfo) -> float | None:
+    def _a_packet_passes(cls, burst: float | None) -> float | None:
         low, high = BURST_RANGE
         if burst is not None and not low <= burst <= high:
             shown = [format_quantity(size, "bytes") for size in (burst, low, high)]
             raise ValueError(f"got '{shown[0]}', expected between '{shown[1]}' and '{shown[2]}'")
-        if burst is not None and info.data.get("hosts") == 1:
-            raise ValueError("got a size, but a single host has no link; leave it out, or use hosts = 2")
         return burst
-
-    @field_validator("queue")
-    @classmethod
-    def _of_a_link(cls, queue: str, info: ValidationInfo) -> str:
-        if info.data.get("hosts") == 1:
-            raise ValueError(f"got '{queue}', but a single host has no link; leave it out, or use hosts = 2")
-        return queue
 
     @field_validator("slow")
     @classmethod
@@ -113,12 +113,12 @@ class Declaration(Strict):
 
     @classmethod
     def load(cls, path: Path, name: str | None = None) -> Self:
-        """Read a file, under another ``name`` if given; :class:`ConfigError` with every fault of it, one line each."""
+        """Read a file, under another ``name`` if given. Raises :class:`ConfigError` with one line for every fault."""
         return cls.parse(load_toml(path) | ({} if name is None else {"name": name}), str(path))
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], label: str) -> Self:
-        """The same of a table that is called ``label`` in messages."""
+        """Read a table that messages call ``label``; errors as for :meth:`load`."""
         try:
             return cls.model_validate(dict(table))
         except ValidationError as error:
@@ -126,7 +126,6 @@ class Declaration(Strict):
 
     @property
     def ranks(self) -> int:
-        """P."""
         return self.hosts * self.ranks_per_host
 
     def rank_hosts(self) -> tuple[int, ...]:
@@ -139,15 +138,95 @@ class Declaration(Strict):
 
     def burst_bytes(self) -> float:
         """Bytes that pass the link at full speed after a pause."""
-        if self.burst is not None:
-            return self.burst
-        return max(BURST_FLOOR, BURST_S * (self.link or 0.0))
+        return max(BURST_FLOOR, BURST_S * (self.link or 0.0)) if self.burst is None else self.burst
 
     def to_table(self) -> dict[str, Any]:
-        """As TOML writes it, defaults spelled out."""
+        """The table of a TOML file that declares the same, defaults spelled out."""
         table: dict[str, Any] = without_none(self.model_dump())
         if self.link is not None:
             table["burst"] = format_quantity(self.burst_bytes(), "bytes")
         else:
             del table["queue"]
         return table
+
+
+@dataclass(frozen=True)
+class HostPlace:
+    """Where a host sits. ``cores``: core numbers that it runs on, its own unless there are more hosts than cores;
+    ``core_count``: how many of them it can use, a fraction where hosts share a core."""
+
+    number: int
+    namespace: str
+    interface: str
+    address: str | None
+    cores: tuple[int, ...]
+    core_count: float
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """Where a rank sits. ``full_cores``: cores that it computes with at full speed; ``quota_cores``: cores that it may
+    use, None without a quota; ``cgroup``: name of the control group for its quota."""
+
+    rank: int
+    local_rank: int
+    host: HostPlace
+    full_cores: float
+    quota_cores: float | None
+    cgroup: str
+
+
+def namespace_of(name: str, host: int) -> str:
+    return f"{PREFIX}-{name}-host{host}"
+
+
+def switch_of(name: str) -> str:
+    """The namespace of the switch between more than two hosts."""
+    return f"{PREFIX}-{name}-switch"
+
+
+def group_of(name: str) -> str:
+    """The control group that holds those of the slow ranks."""
+    return f"{PREFIX}-{name}"
+
+
+def namespaces_of(declared: Declaration) -> list[str]:
+    """All namespaces of a testbed: one a host, and one for the switch of more than two hosts."""
+    hosts = [namespace_of(declared.name, number) for number in range(declared.hosts)]
+    return hosts + ([switch_of(declared.name)] if declared.hosts > 2 else [])
+
+
+def usable_cores() -> tuple[int, ...]:
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def host_places(declared: Declaration, cores: Sequence[int]) -> tuple[HostPlace, ...]:
+    """Hosts with an equal number of ``cores`` each, in blocks; with fewer cores than hosts they take turns."""
+    each = len(cores) // declared.hosts
+    alone = declared.hosts == 1
+    return tuple(
+        HostPlace(
+            number,
+            namespace_of(declared.name, number),
+            LOOPBACK if alone else INTERFACE,
+            None if alone else f"10.77.0.{number + 1}",
+            tuple(cores[number * each : (number + 1) * each] if each else (cores[number % len(cores)],)),
+            float(each) if each else len(cores) / declared.hosts,
+        )
+        for number in range(declared.hosts)
+    )
+
+
+def rank_places(declared: Declaration, cores: Sequence[int]) -> tuple[RankPlace, ...]:
+    """Where each rank sits. A slow rank's quota is its share of the cores that it would have at full load."""
+    hosts = host_places(declared, cores)
+    places = []
+    for rank, number in enumerate(declared.rank_hosts()):
+        host, share = hosts[number], declared.share(rank)
+        full = host.core_count / declared.ranks_per_host
+        if full > 1:
+            full = float(host.core_count // declared.ranks_per_host)  # as many threads as whole cores
+        quota = share * full if share < 1 else None
+        local_rank = rank - number * declared.ranks_per_host
+        places.append(RankPlace(rank, local_rank, host, full, quota, f"{group_of(declared.name)}/rank{rank}"))
+    return tuple(places)

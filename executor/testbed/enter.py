@@ -16,7 +16,6 @@ CLONE_NEWNET = 0x40000000
 
 
 def main(arguments: list[str]) -> None:
-    """Enter, then become the command; does not return."""
     parser = argparse.ArgumentParser(prog="python -m executor.testbed.enter", description=__doc__)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--namespace", required=True)

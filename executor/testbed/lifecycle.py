@@ -1,39 +1,41 @@
-"""Making and removing a testbed. What the record names is removed, nothing else; also what a crash left half-made."""
+"""Makes, holds, describes and removes testbeds. Removes only what a record names, also what a crash left half-made."""
 
 import os
+import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from executor.testbed import cgroups, network
-from executor.testbed.declaration import Declaration
-from executor.testbed.places import group_of, host_places, rank_places, usable_cores
-from executor.testbed.state import Record, holder_of, holding, in_use, is_locked, locked
+from executor.testbed.declaration import Declaration, usable_cores
+from executor.testbed.state import Record, holder_of, holding, in_use, is_locked, is_recorded, locked
 from simgnn.errors import BackendError, SimgnnError
 
 GRACE_S = 3.0
+"""Time that processes get to end by themselves before they are killed."""
 LOCK_PATIENCE_S = 20.0
 HOLD_PATIENCE_S = 5.0
-POLL_S = 0.02
+POLL_S = 0.1
+LOOK_S = 1.0
+"""How often a holder looks whether its testbed was taken down: seldom, since it may wait beside a measurement."""
 
 
 class Made(NamedTuple):
-    """Whether anything had to be ``made``, and in what that ``differs`` from a testbed of the same name that was up
-    and was replaced; empty where none was."""
+    """Whether anything had to be ``made``, and how a testbed of the same name that was replaced for it ``differs``."""
 
     made: bool
     differs: tuple[str, ...] = ()
 
 
 def up(declared: Declaration) -> Made:
-    """Bring a testbed about. One of the same name that differs is replaced.
+    """Bring a testbed up. One of the same name that differs is replaced.
 
     Raises :class:`~simgnn.errors.ConfigError` without root, iproute2 or a CPU controller, and :class:`BackendError`
-    where something of the same name is there that is not ours, or where it is in use.
+    where a namespace or group of the same name exists that is not ours, or where the testbed is in use.
     """
     network.require_tools()
     with locked(declared.name):
@@ -41,16 +43,19 @@ def up(declared: Declaration) -> Made:
 
 
 def make(declared: Declaration, replace: bool, holds: bool = False) -> Made:
-    """:func:`up` for a process that has locked the testbed already. Raises :class:`BackendError` where one of the same
-    name is up that differs, unless it may ``replace`` it; what is left of one is always replaced. Where another process
-    holds it, it is used as it is or not at all. ``holds``: this process does, and one that it makes goes with it."""
+    """:func:`up` for a process that has locked the testbed already.
+
+    ``replace``: it may replace a testbed of the same name that is up and differs; else that raises
+    :class:`BackendError`. What is left of a broken one is always replaced. A testbed that another process holds is used
+    as it is or not at all. ``holds``: this process holds the testbed, which goes with it if it makes it.
+    """
     cores = usable_cores()
     found, differs = Record.read(declared.name), []
     holder = None if holds else holder_of(declared.name)
     if holder is not None and replace:
         raise in_use(declared.name, f"{holder}, which holds it")
-    left = found is not None and found.holder is not None and holder is None  # whoever held it was killed
-    if found is not None and not left and not faults(found):
+    killed = found is not None and found.holder is not None and holder is None  # the process that held it
+    if found is not None and not killed and not faults(found):
         differs = differences(declared, found)
         if not differs:
             return Made(False)
@@ -65,49 +70,119 @@ def make(declared: Declaration, replace: bool, holds: bool = False) -> Made:
             f"({'; '.join(['it is gone'] if found is None else faults(found))}): end that process, or take down what "
             "is left with testbed down"
         )
-    hosts, ranks = host_places(declared, cores), rank_places(declared, cores)
-    namespaces = network.namespaces_of(declared, hosts)
-    slow = [place for place in ranks if place.quota_cores is not None]
-    controller = cgroups.find_controller() if slow else None
-    folders: list[Path] = []
+    record = Record(declared=declared, cores=cores, holder=os.getpid() if holds else None)
+    controller = cgroups.find_controller() if record.slow else None
     if controller is not None:
-        folders = [controller.folder(group) for group in (group_of(declared.name), *(p.cgroup for p in slow))]
-    _refuse_foreign(namespaces, folders, found)
+        record = record.model_copy(update={"base": str(controller.base)})
+    _check_none_foreign(record, found)
     if found is not None:
         remove(found)
-    switch = None if controller is None else controller.switched_on()
-    record = Record(
-        declared.name,
-        declared.to_table(),
-        cores,
-        tuple(namespaces),
-        tuple(map(str, folders)),
-        None if switch is None else str(switch),
-        holder=os.getpid() if holds else None,
-    )
+    record = record.model_copy(update={"switched": controller is not None and controller.lacks_switch()})
     record.write()
     try:
-        for namespace in namespaces:
+        for namespace in record.namespaces:
             network.make_namespace(namespace)
-        network.connect(declared, hosts)
-        for place in slow:
+        network.connect(declared, record.hosts)
+        for place in record.slow:
             assert controller is not None
             assert place.quota_cores is not None
             controller.make(place.cgroup, place.quota_cores)
-        record.finished().write()
+        record.model_copy(update={"complete": True}).write()
     except BaseException:
         remove(record)
         raise
     return Made(True, tuple(differs))
 
 
+def hold(declared: Declaration, tell: Callable[[Made], None]) -> None:
+    """Bring a testbed up, pass the result to ``tell``, and keep it until standard input ends, this process is
+    interrupted or somebody takes it down. Then it is taken down, unless it was up, as declared, before.
+
+    Raises :class:`BackendError` where another process holds it or runs in it.
+    """
+    network.require_tools()
+    with holding(declared.name):
+        with locked(declared.name):
+            made = make(declared, replace=True, holds=True)
+        try:
+            tell(made)
+            standard_input = 0
+            while is_recorded(declared.name):
+                ready, _, _ = select.select([standard_input], [], [], LOOK_S)
+                if ready and not os.read(standard_input, 4096):
+                    break
+        finally:
+            with undisturbed():
+                found = Record.read(declared.name)
+                if found is not None and found.holder == os.getpid():
+                    _take_down(found)
+
+
+def remove_orphan(name: str) -> bool:
+    """Remove what a killed holder left; whether there was any. A testbed that is up for another process stays."""
+    network.require_tools()
+    if not _is_orphan(Record.read(name)):
+        return False
+    with locked(name, LOCK_PATIENCE_S):
+        found = Record.read(name)
+        if found is None or not _is_orphan(found):
+            return False
+        remove(found)
+    return True
+
+
+def down(name: str) -> bool:
+    """Remove a testbed, ending what runs in it; whether there was one."""
+    network.require_tools()
+    found = Record.read(name)
+    if found is None:
+        return False
+    _take_down(found)
+    with suppress(BackendError), holding(name, HOLD_PATIENCE_S):  # its holder sees that it is gone, and ends
+        pass
+    return True
+
+
+def _take_down(found: Record) -> None:
+    with undisturbed():
+        if is_locked(found.name):
+            _end_processes(found)  # the run that has locked it notices and lets go
+        with locked(found.name, LOCK_PATIENCE_S):
+            now = Record.read(found.name)
+            if now is not None:
+                remove(now)
+
+
+def remove(record: Record) -> None:
+    """Remove all that a record names, then the record. Raises :class:`BackendError` with all that cannot be removed."""
+    failures = []
+    with undisturbed():
+        _end_processes(record)
+        for namespace in record.namespaces:
+            try:
+                network.remove_namespace(namespace)
+            except SimgnnError as error:
+                failures.append(str(error))
+        for folder in reversed(record.cgroups):
+            try:
+                cgroups.remove(folder)
+            except OSError as error:
+                failures.append(f"testbed: cgroup {folder}: {error.strerror}")
+        if not failures:
+            if record.switched and record.base is not None:
+                cgroups.switch_off(Path(record.base))
+            record.forget()
+    if failures:
+        raise BackendError("\n".join([*failures, f"testbed: '{record.name}' is not wholly removed: down again"]))
+
+
 def differences(declared: Declaration, record: Record) -> list[str]:
-    """In what a testbed that was made differs from a declaration, key by key; empty where it is the same."""
-    up, wanted = record.declared, declared.to_table()
+    """How a testbed that was made differs from a declaration, key by key; empty where it is the same."""
+    made, wanted = record.declared.to_table(), declared.to_table()
     lines = [
-        f"{key}: up {_shown(up.get(key))}, declared {_shown(wanted.get(key))}"
-        for key in dict.fromkeys((*wanted, *up))
-        if up.get(key) != wanted.get(key)
+        f"{key}: up {_shown(made.get(key))}, declared {_shown(wanted.get(key))}"
+        for key in dict.fromkeys((*wanted, *made))
+        if made.get(key) != wanted.get(key)
     ]
     cores = usable_cores()
     if record.cores != cores:
@@ -119,121 +194,59 @@ def _shown(value: object) -> str:
     return "none" if value in (None, {}) else repr(value)
 
 
-def down(name: str) -> bool:
-    """Remove a testbed, ending what runs in it; whether there was one."""
-    network.require_tools()
-    found = Record.read(name)
-    if found is None:
-        return False
-    take_down(found)
-    with suppress(BackendError), holding(name, HOLD_PATIENCE_S):  # whoever held it sees that it is gone, and ends
-        pass
-    return True
-
-
-def take_down(found: Record) -> None:
-    """Remove a testbed that has this record, ending what runs in it."""
-    with undisturbed():
-        if is_locked(found.name):
-            _end_processes(found)  # the run that has locked it notices and lets go
-        with locked(found.name, LOCK_PATIENCE_S):
-            now = Record.read(found.name)
-            if now is not None:
-                remove(now)
-
-
-def remove(record: Record) -> None:
-    """Remove all that a record names, then the record. What cannot be removed is told, after all else is gone."""
-    failures = []
-    with undisturbed():
-        _end_processes(record)
-        for namespace in record.namespaces:
-            try:
-                network.remove_namespace(namespace)
-            except SimgnnError as error:
-                failures.append(str(error))
-        for folder in reversed(record.cgroups):
-            try:
-                cgroups.remove(Path(folder))
-            except OSError as error:
-                failures.append(f"testbed: cgroup {folder}: {error.strerror}")
-        if record.switched_on is not None and not failures:
-            _switch_off(Path(record.switched_on))
-        if not failures:
-            record.forget()
-    if failures:
-        raise BackendError("\n".join([*failures, f"testbed: '{record.name}' is not wholly removed: down again"]))
-
-
 def faults(record: Record) -> list[str]:
-    """What a testbed lacks of what its record says; empty when it is up."""
-    declared = _declared(record)
+    """What is missing or changed of what a testbed's record names; empty when it is up."""
     absent = [namespace for namespace in record.namespaces if not network.exists(namespace)]
-    absent += [folder for folder in record.cgroups if not Path(folder).is_dir()]
+    absent += [str(folder) for folder in record.cgroups if not folder.is_dir()]
     wrong = [f"{name} is gone" for name in absent]
     if not record.complete:
         wrong.append("it was not made to its end")
-    elif is_orphan(record):
+    elif _is_orphan(record):
         wrong.append(f"process {record.holder}, which held it, has ended")
     elif not absent:
-        hosts = host_places(declared, record.cores)
+        declared, hosts = record.declared, record.hosts
         wrong += [f"{end} is not connected as declared" for end in network.unconnected(declared, hosts)]
         wrong += [f"{end} is not shaped as declared" for end in network.unshaped(declared, hosts)]
-        wrong += _wrong_quotas(declared, record)
-    return wrong
-
-
-def is_orphan(record: Record | None) -> bool:
-    """Whether a testbed was made to go with a process that has ended: by SIGKILL, or it would be gone."""
-    return record is not None and record.holder is not None and holder_of(record.name) is None
-
-
-def _wrong_quotas(declared: Declaration, record: Record) -> list[str]:
-    """Ranks whose quota, as the kernel keeps it, is another than the declared one."""
-    wrong = []
-    for place in rank_places(declared, record.cores):
-        if place.quota_cores is not None:
-            folder = next(Path(folder) for folder in record.cgroups if folder.endswith(f"/{place.cgroup}"))
-            period, quota = cgroups.limits(place.quota_cores)
-            if cgroups.limits_of(folder) != (period, quota):
+        for place in record.slow:
+            folder = record.cgroup(place)
+            if cgroups.limits_of(folder) != cgroups.limits(place.quota_cores or 0.0):
                 wrong.append(f"rank {place.rank} has another quota than declared ({folder})")
     return wrong
 
 
-def _declared(record: Record) -> Declaration:
-    return Declaration.parse(record.declared, f"the record of '{record.name}'")
+def _is_orphan(record: Record | None) -> bool:
+    """Whether the process that a testbed goes with has ended: by SIGKILL, else the testbed would be gone."""
+    return record is not None and record.holder is not None and holder_of(record.name) is None
 
 
 def status(name: str, wanted: Declaration | None = None) -> dict[str, Any]:
-    """What a testbed consists of, whether it is ``up``, how it ``differs`` from the ``wanted`` one; plain values, as
-    JSON writes them."""
+    """What a testbed consists of, whether it is ``up``, how it ``differs`` from the ``wanted`` one, as JSON values."""
     network.require_tools()
     record = Record.read(name)
     if record is None:
         return {"name": name, "up": False, "faults": [], "differs": [], "hosts": [], "ranks": []}
-    declared = _declared(record)
-    wrong = faults(record)
-    hosts = [
-        {**asdict(host), "processes": sorted(network.processes(host.namespace))}
-        for host in host_places(declared, record.cores)
-    ]
-    ranks = [
-        {"rank": p.rank, "host": p.host.number, "share": declared.share(p.rank), "quota_cores": p.quota_cores}
-        for p in rank_places(declared, record.cores)
-    ]
+    declared, wrong = record.declared, faults(record)
     return {
-        "name": name, "up": not wrong, "in_use": is_locked(name) or holder_of(name) is not None, "faults": wrong,
+        "name": name,
+        "up": not wrong,
+        "in_use": is_locked(name) or holder_of(name) is not None,
+        "faults": wrong,
         "differs": [] if wanted is None else differences(wanted, record),
         "declared": declared.to_table(),
-        "hosts": hosts, "ranks": ranks, "cgroups": list(record.cgroups),
-    }  # fmt: skip
+        "hosts": [{**asdict(host), "processes": sorted(network.processes(host.namespace))} for host in record.hosts],
+        "ranks": [
+            {"rank": p.rank, "host": p.host.number, "share": declared.share(p.rank), "quota_cores": p.quota_cores}
+            for p in record.ranks
+        ],
+        "cgroups": [str(folder) for folder in record.cgroups],
+    }
 
 
-def _refuse_foreign(namespaces: list[str], folders: list[Path], record: Record | None) -> None:
-    """What is there without a record is not ours to remove or to use."""
-    ours = () if record is None else (*record.namespaces, *record.cgroups)
-    there = [f"namespace {name}" for name in namespaces if name not in ours and network.exists(name)]
-    there += [f"cgroup {folder}" for folder in folders if str(folder) not in ours and folder.exists()]
+def _check_none_foreign(record: Record, ours: Record | None) -> None:
+    """Raise :class:`BackendError` if anything that is to be made exists and no record names it: others may use it."""
+    recorded = () if ours is None else (*ours.namespaces, *ours.cgroups)
+    there = [f"namespace {name}" for name in record.namespaces if name not in recorded and network.exists(name)]
+    there += [f"cgroup {folder}" for folder in record.cgroups if folder not in recorded and folder.exists()]
     if there:
         raise BackendError(
             f"testbed: {', '.join(there)}: already there, but no record says that a testbed made it; "
@@ -242,44 +255,21 @@ def _refuse_foreign(namespaces: list[str], folders: list[Path], record: Record |
 
 
 def _end_processes(record: Record) -> None:
-    """End all that runs inside: politely, then not."""
-    sent = signal.SIGTERM
+    """End all that runs inside: by SIGTERM, then by SIGKILL."""
     end = time.monotonic() + GRACE_S
-    while True:
-        inside = cgroups.members([Path(folder) for folder in record.cgroups])
-        for namespace in record.namespaces:
-            inside |= network.processes(namespace)
-        inside.discard(os.getpid())
-        if not inside or time.monotonic() > end + GRACE_S:
+    while (now := time.monotonic()) <= end + GRACE_S:
+        inside = cgroups.members(record.cgroups).union(*map(network.processes, record.namespaces)) - {os.getpid()}
+        if not inside:
             return
-        if time.monotonic() > end:
-            sent = signal.SIGKILL
         for process in inside:
-            _send(process, sent)
-        time.sleep(POLL_S * 5)
-
-
-def _send(process: int, number: signal.Signals) -> None:
-    try:
-        os.kill(process, number)
-    except ProcessLookupError:
-        return
-
-
-def _switch_off(switch: Path) -> None:
-    """Take back the controller from groups of the base; others who have come to use it keep it."""
-    idle = {"cpu.max": "max", "cpu.weight": "100"}
-    files = [folder / name for folder in switch.parent.iterdir() for name in idle]
-    if all(file.read_text().split()[0] == idle[file.name] for file in files if file.is_file()):
-        try:
-            switch.write_text("-cpu")
-        except OSError:
-            return
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL if now > end else signal.SIGTERM)
+        time.sleep(POLL_S)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP wait until what was begun is done."""
+    """Ctrl-C, SIGTERM and SIGHUP wait until the block is left."""
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:

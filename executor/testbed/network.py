@@ -1,7 +1,12 @@
-"""Network namespaces, the links between them and their rates, through ``ip`` and ``tc``.
+"""Network namespaces, the links between them, their rates and queues, through ``ip`` and ``tc``.
 
-Everything lies inside namespaces of the testbed's own, also the switch: nothing is made in the machine's own network,
+Everything, also the switch, lies inside namespaces of the testbed's own: nothing is made in the machine's own network,
 and removing the namespaces removes all of it.
+
+Each connection has a queue of its own in front of a link, served packet by packet in turn. fq_codel, which most Linux
+distributions put before their network cards, does the same; this takes HTB and a classic BPF program, which kernels
+without fq_codel also have. In one queue for all, a small message waits behind as much as the senders of large ones have
+put there. That depends on TCP's congestion control, so on the machine that the testbed runs on.
 """
 
 import json
@@ -12,28 +17,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from executor.testbed.declaration import MTU_BYTES, Declaration
-from executor.testbed.places import INTERFACE, LOOPBACK, HostPlace, switch_of
-from executor.testbed.queues import CHILD, DISCIPLINE, PARENT, QUEUES, SHAPER, fair_queues, spreading
+from executor.testbed.declaration import INTERFACE, LOOPBACK, MTU_BYTES, Declaration, HostPlace, switch_of
 from simgnn.errors import BackendError, ConfigError
 
 NAMESPACES = Path("/run/netns")
 """Where iproute2 keeps named namespaces."""
 BRIDGE = "bridge"
 BUCKET = "tbf"
-"""The shaper: a token bucket. What lies in it is the queue: nothing that is listed is one line for all."""
+"""The shaper, a token bucket, which is itself one queue for all packets."""
 QUEUE_BYTES = 16 << 20
 """Room behind a shaper: more than a socket holds unsent, so that packets wait and none is dropped."""
 SAID_TWICE = ("burst_raw", "lat")
-"""Of a shaper: its burst, and its limit, in other units."""
+"""Options of a shaper that ``tc`` repeats in other units: its burst and its limit."""
 PREFIX_LENGTH = 24
 TICK_S = 64e-9
 BURST_TOLD_S = 1.1e-6
-"""``tc`` tells a burst rounded down to a microsecond of the rate."""
+"""``tc`` shows a burst rounded down to a microsecond of the rate."""
+DISCIPLINE, FILTER = "htb", "bpf"
+SHAPER, PARENT, CHILD = "1:", "1:1", "10:"
+"""Handles: of the shaper, of its inside, where packets come one by one, and of the discipline there."""
+QUEUES = 1024
+"""Connections are spread over them by their ports; two that meet in one share its turn. A power of two."""
+PACKET_BYTES = 1514
+"""Bytes that a queue sends in one turn."""
+BURST_BYTES = 1 << 16
+HEADROOM = 16
+"""Rate of each queue in HTB, in rates of the link: so high that it limits nothing, and queues only take turns."""
+SOURCE_PORT, TARGET_PORT = 34, 36
+"""Bytes into a frame: behind headers of Ethernet (14) and of IPv4 without options (20)."""
 
 
 def require_tools() -> None:
-    """:class:`ConfigError` without root or iproute2."""
+    """Raise :class:`ConfigError` without root or iproute2."""
     if os.geteuid() != 0:
         raise ConfigError(
             "testbed: got a user without root, expected root: network namespaces and quotas need it; start it with sudo"
@@ -44,45 +59,33 @@ def require_tools() -> None:
 
 
 def call(*words: str, given: str = "") -> str:
-    """Run ``ip`` or ``tc`` and hand it ``given``; what it printed. Ctrl-C does not reach it: each call is done whole or
-    not at all."""
+    """Run ``ip`` or ``tc`` with ``given`` as its input; its output. Ctrl-C does not reach it: it is done whole."""
     done = subprocess.run(words, input=given, capture_output=True, text=True, start_new_session=True)
-    if done.returncode:
-        said = done.stderr.strip() or f"exit status {done.returncode}"
-        if "not permitted" in said:
-            raise ConfigError(
-                f"testbed: '{' '.join(words)}': {said}; expected a root that may make network namespaces "
-                "(in a container: privileged)"
-            )
-        raise BackendError(f"testbed: '{' '.join(words)}': {said}")
-    return done.stdout
+    if done.returncode == 0:
+        return done.stdout
+    said = f"testbed: '{' '.join(words)}': {done.stderr.strip() or f'exit status {done.returncode}'}"
+    if "not permitted" in said:
+        raise ConfigError(f"{said}; expected a root that may make network namespaces (in a container: privileged)")
+    raise BackendError(said)
 
 
 def exists(namespace: str) -> bool:
-    """Whether a namespace of this name is there."""
     return (NAMESPACES / namespace).exists()
 
 
 def processes(namespace: str) -> set[int]:
-    """Process ids inside a namespace."""
     return {int(word) for word in call("ip", "netns", "pids", namespace).split()} if exists(namespace) else set()
 
 
 def make_namespace(namespace: str) -> None:
-    """A namespace with its loopback up."""
+    """Make a namespace with its loopback up."""
     call("ip", "netns", "add", namespace)
     call("ip", "-n", namespace, "link", "set", LOOPBACK, "up")
 
 
 def remove_namespace(namespace: str) -> None:
-    """Remove a namespace with all that is in it; one that is not there is fine."""
     if exists(namespace):
         call("ip", "netns", "del", namespace)
-
-
-def namespaces_of(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """All that a testbed has: one a host, and one for the switch of more than two."""
-    return [host.namespace for host in hosts] + ([switch_of(declared.name)] if len(hosts) > 2 else [])
 
 
 def shapers(declared: Declaration, hosts: Sequence[HostPlace]) -> list[tuple[str, str]]:
@@ -113,8 +116,8 @@ def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
 
 
 def unconnected(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """Hosts' interfaces through which others are not reached as they were when made, and ports of the switch that are
-    not part of it, for people."""
+    """Interfaces, as "INTERFACE in NAMESPACE", that are not as made: of hosts that do not reach all others, and of the
+    switch that are not part of it."""
     wrong = [f"{name} in {host.namespace}" for host in hosts for name in _disconnected(host, hosts)]
     if len(hosts) > 2:
         switch = switch_of(declared.name)
@@ -124,10 +127,10 @@ def unconnected(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
 
 def _disconnected(host: HostPlace, hosts: Sequence[HostPlace]) -> list[str]:
     try:
-        links = {link["ifname"]: link for link in _told(host.namespace, "addr", "show")}
+        links = _links(host.namespace, "addr")
         wrong = [name for name in dict.fromkeys((LOOPBACK, host.interface)) if not _is_up(links[name])]
         return wrong or ([] if host.address is None or _reaches(host, links[host.interface], hosts) else [INTERFACE])
-    except (BackendError, ValueError, LookupError):  # nothing there, or something else
+    except (BackendError, ValueError, LookupError):  # it is gone, or something else has its name
         return [host.interface]
 
 
@@ -145,8 +148,8 @@ def _unswitched(switch: str, hosts: Sequence[HostPlace]) -> list[str]:
     """The bridge and its ports, as far as they are not up, or no part of it."""
     masters = {BRIDGE: None} | {_port(host): BRIDGE for host in hosts}
     try:
-        links = {link["ifname"]: link for link in _told(switch, "link", "show")}
-    except (BackendError, ValueError, LookupError):  # nothing there, or something else
+        links = _links(switch, "link")
+    except (BackendError, ValueError, LookupError):  # it is gone, or something else has its name
         links = {}
     return [
         name
@@ -155,18 +158,19 @@ def _unswitched(switch: str, hosts: Sequence[HostPlace]) -> list[str]:
     ]
 
 
-def _told(namespace: str, *words: str) -> list[dict[str, Any]]:
-    """What ``ip`` tells, leaving out the empty entries that it makes of what it does not show."""
-    return [entry for entry in json.loads(call("ip", "-j", "-n", namespace, *words)) if entry]
+def _links(namespace: str, what: str) -> dict[str, dict[str, Any]]:
+    """What ``ip`` shows, by interface, without the empty entries that it prints for what it does not show."""
+    shown = json.loads(call("ip", "-j", "-n", namespace, what, "show"))
+    return {entry["ifname"]: entry for entry in shown if entry}
 
 
 def _is_up(link: Mapping[str, Any]) -> bool:
-    """Whether it is on, and so is the other end. (A bridge sees its ports go on a second later than they do.)"""
+    """Whether an interface and its other end are up. (A bridge sees its ports go up a second later than they do.)"""
     return "UP" in link["flags"] and (link["ifname"] == BRIDGE or "LOWER_UP" in link["flags"])
 
 
 def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """What does not send at the declared rate and from the declared queue (or is not there), for people."""
+    """Ends of links, as "INTERFACE in NAMESPACE", that do not send at the declared rate from the declared queue."""
     return [
         f"{interface} in {namespace}"
         for namespace, interface in shapers(declared, hosts)
@@ -178,10 +182,10 @@ def _is_shaped(declared: Declaration, namespace: str, interface: str) -> bool:
     try:
         found = json.loads(call("tc", "-j", "-r", "-n", namespace, "qdisc", "show", "dev", interface))
         shaper, *inside = sorted(found, key=lambda entry: not entry.get("root", False))
-        told = {key: value for key, value in shaper["options"].items() if key not in SAID_TWICE}
-        burst, rate = told.pop("burst"), round(declared.link or 0.0)
-        # whatever else it tells limits the link too, such as a rate of peaks
-        if shaper["kind"] != BUCKET or told != {"rate": rate, "limit": QUEUE_BYTES}:
+        options = {key: value for key, value in shaper["options"].items() if key not in SAID_TWICE}
+        burst, rate = options.pop("burst"), round(declared.link or 0.0)
+        # any other option limits the link too, such as a peak rate
+        if shaper["kind"] != BUCKET or options != {"rate": rate, "limit": QUEUE_BYTES}:
             return False
         if not _is_declared_burst(burst, declared):
             return False
@@ -189,13 +193,13 @@ def _is_shaped(declared: Declaration, namespace: str, interface: str) -> bool:
         if declared.queue == "fifo":
             return not queues
         return queues == [(DISCIPLINE, CHILD, PARENT)] and _takes_turns(namespace, interface)
-    except (BackendError, ValueError, KeyError):  # nothing there, or something else
+    except (BackendError, ValueError, KeyError):  # it is gone, or something else has its name
         return False
 
 
 def _is_declared_burst(told: float, declared: Declaration) -> bool:
-    """Whether ``tc`` tells this of the declared burst: the time that it takes, in 32 bits of ticks, times the rate, in
-    whole bytes. The kernel itself keeps all of them."""
+    """Whether ``tc`` shows this for the declared burst: the time that it takes, in 32 bits of ticks, times the rate, in
+    whole bytes. The kernel itself has all of it."""
     rate = round(declared.link or 0.0)
     wrap = 2**32 * TICK_S * rate
     apart = abs(told - round(declared.burst_bytes()) % wrap)
@@ -203,12 +207,12 @@ def _is_declared_burst(told: float, declared: Declaration) -> bool:
 
 
 def _takes_turns(namespace: str, interface: str) -> bool:
-    """Whether all queues of connections are there and alike, and what spreads connections over them."""
-    told = call("tc", "-n", namespace, "class", "show", "dev", interface)
-    classes = [line.split(maxsplit=3) for line in told.splitlines()]
+    """Whether all queues of connections exist and are alike, and the filter spreads connections over them."""
+    shown = call("tc", "-n", namespace, "class", "show", "dev", interface)
+    classes = [line.split(maxsplit=3) for line in shown.splitlines()]
     queues = [words[3] for words in classes if words[1] == DISCIPLINE and words[2].startswith(CHILD)]
     filters = call("tc", "-n", namespace, "filter", "show", "dev", interface, "parent", CHILD)
-    return len(queues) == QUEUES and len(set(queues)) == 1 and f"bytecode '{spreading()}'" in filters
+    return len(queues) == QUEUES and len(set(queues)) == 1 and f"bytecode '{_spreading()}'" in filters
 
 
 def _port(host: HostPlace) -> str:
@@ -216,13 +220,11 @@ def _port(host: HostPlace) -> str:
 
 
 def _pair(one: str, first: str, other: str, second: str) -> None:
-    """Two joined interfaces, each made inside its namespace; up, without IPv6, of a known packet size; each queue of
-    theirs has the room of the shaper's."""
+    """Make two joined interfaces, each inside its namespace: up, without IPv6, of a known packet size. The queue of
+    each has as much room as the shaper's."""
     size = ("mtu", str(MTU_BYTES), "txqueuelen", str(QUEUE_BYTES // MTU_BYTES))
-    call(
-        *("ip", "link", "add", first, "netns", one, *size, "type", "veth"),
-        *("peer", "name", second, "netns", other, *size),
-    )
+    peer = ("peer", "name", second, "netns", other, *size)
+    call("ip", "link", "add", first, "netns", one, *size, "type", "veth", *peer)
     for namespace, interface in ((one, first), (other, second)):
         call("ip", "-n", namespace, "link", "set", interface, "addrgenmode", "none")
         call("ip", "-n", namespace, "link", "set", interface, "up")
@@ -240,3 +242,28 @@ def _shape(declared: Declaration, namespace: str, interface: str) -> None:
             raise BackendError(
                 f"{error}; queues of connections need the kernel's sch_htb and cls_bpf, which queue = 'fifo' does not"
             ) from None
+
+
+def fair_queues(interface: str, bytes_per_s: float) -> list[str]:
+    """Lines for ``tc -batch``, after the shaper of this rate has been made with the handle ``SHAPER``."""
+    limit = f"{round(bytes_per_s * 8 * HEADROOM)}bit"
+    classes = [
+        f"class add dev {interface} parent {CHILD} classid {CHILD}{number:x} {DISCIPLINE} rate {limit} "
+        f"quantum {PACKET_BYTES} burst {BURST_BYTES} cburst {BURST_BYTES}"
+        for number in range(1, QUEUES + 1)
+    ]
+    return [
+        f"qdisc add dev {interface} parent {PARENT} handle {CHILD} {DISCIPLINE} default 1",
+        *classes,
+        f"filter add dev {interface} parent {CHILD} protocol all prio 1 {FILTER} bytecode '{_spreading()}'",
+    ]
+
+
+def _spreading() -> str:
+    """Classic BPF program that returns the class of a packet: the first + ((source port XOR target port) / 2) mod
+    ``QUEUES``. Linux gives the connections to one port source ports that are all odd, or all even."""
+    first = (int(CHILD.rstrip(":"), 16) << 16) + 1
+    load, keep, exclusive_or, halve, mask, add, done = 40, 7, 172, 116, 84, 4, 22
+    ports = [(load, SOURCE_PORT), (keep, 0), (load, TARGET_PORT), (exclusive_or, 0)]
+    code = [*ports, (halve, 1), (mask, QUEUES - 1), (add, first), (done, 0)]
+    return ",".join([str(len(code)), *(f"{operation} 0 0 {operand}" for operation, operand in code)])

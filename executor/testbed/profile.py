@@ -1,39 +1,39 @@
 """The hardware profile of a declared testbed: this machine's calibrated devices, divided as the hosts divide them, and
-links of the declared rate. Nothing in it comes from a run inside the testbed, but for what a link does to others while
-messages fill it, where that was measured."""
+links of the declared rate. Only the load of a link, if any, was measured inside the testbed."""
 
 from collections.abc import Iterable, Mapping
 from math import log
-from typing import Any
+from typing import Any, TypeVar
 
-from executor.testbed.backends import declared_backend
 from executor.testbed.declaration import (
     ACKNOWLEDGED_FRAMES,
     ACKNOWLEDGEMENT_BYTES,
     FRAME_BYTES,
     PAYLOAD_BYTES,
     Declaration,
+    RankPlace,
+    rank_places,
 )
-from executor.testbed.places import RankPlace, rank_places
 from simgnn.errors import HardwareError
+from simgnn.hardware.profile.communication import Backend, LinkType, Load
 from simgnn.hardware.profile.devices import Cache, Curve, Device
-from simgnn.hardware.profile.links import LinkType, Load
 from simgnn.hardware.profile.profile import Profile, parse_profile
-from simgnn.hardware.profile.quantities import Bandwidth, CoreCount, Duration, Size
+from simgnn.hardware.profile.quantities import Bandwidth, CoreCount, Duration, Size, Strict
 from simgnn.tomlfile import without_none
 from simgnn.units import format_quantity
 
 LOOP, STACK, WIRE = "loopback", "stack", "wire"
 """Links: among the ranks of a device, between a device and its host's interface, between hosts."""
+Prices = TypeVar("Prices", bound=Strict)
 
 
 def describe(declared: Declaration, base: Profile, load: Load | None = None) -> Profile:
     """The profile of a testbed on the machine that ``base`` was calibrated on.
 
-    Hosts without slow ranks are one device with their cores; hosts with slow ranks have one device a rank, each as fast
-    as its quota (the others: as what the quotas leave). ``load``: of the links between hosts, as measured there
-    (:func:`executor.testbed.load.measure_load`). Raises :class:`HardwareError` when ``base`` is not one host
-    with one CPU.
+    A host without slow ranks is one device with its cores. A host with slow ranks has one device a rank: a slow rank's
+    is as fast as its quota, the others share what the quotas leave. ``load``: of the links between hosts, as measured
+    by :func:`executor.testbed.runs.measure_load`. Raises :class:`HardwareError` when ``base`` is not one host with one
+    CPU.
     """
     device, loop = _machine(base)
     assert device.cores is not None
@@ -60,7 +60,7 @@ def describe(declared: Declaration, base: Profile, load: Load | None = None) -> 
         "links": {name: link.model_dump(exclude_defaults=True) for name, link in links.items()},
         "topology": {"hosts": hosts, **_network(declared)},
         "backends": {
-            name: declared_backend(declared, backend, slowest).model_dump(exclude_defaults=True)
+            name: _backend(declared, backend, slowest).model_dump(exclude_defaults=True)
             for name, backend in base.backends.items()
         },
     }
@@ -68,7 +68,7 @@ def describe(declared: Declaration, base: Profile, load: Load | None = None) -> 
 
 
 def _machine(base: Profile) -> tuple[Device, LinkType]:
-    """The one device of a machine and the link among the ranks on it."""
+    """The one device of a machine, and the link among the ranks on it."""
     hosts = base.topology.host_names()
     placed = [name for _, host in hosts for entry in host.devices for name in [entry.type] * entry.count]
     edges = [edge.link for _, host in hosts for edge in host.edges if edge.between[0] == edge.between[1]]
@@ -84,7 +84,7 @@ def _machine(base: Profile) -> tuple[Device, LinkType]:
 def _host(
     declared: Declaration, device: Device, cores: int, here: list[RankPlace]
 ) -> tuple[list[tuple[str, str]], dict[str, Device], dict[str, float]]:
-    """(name, type) of the devices of a host, these types, and how many times as long each takes."""
+    """(name, type) of the devices of a host; device by type; how many times as long each type takes."""
     host = here[0].host
     quotas = [place.quota_cores for place in here if place.quota_cores is not None]
     if not quotas:
@@ -105,8 +105,7 @@ def _host(
 
 
 def _part(device: Device, cores: int, count: float, part: float, split: int, slower: float) -> Device:
-    """One of ``split`` devices that divide the machine: with ``count`` of its cores and ``part`` of its memory; times
-    are ``slower`` times as long."""
+    """One of ``split`` devices, with ``count`` cores and ``part`` of the memory, ``slower`` times as slow."""
     if split == 1 and slower == 1.0:
         return device
     return device.model_copy(
@@ -121,7 +120,7 @@ def _part(device: Device, cores: int, count: float, part: float, split: int, slo
 
 
 def _cache(cache: Cache, cores: int, count: float) -> Cache:
-    """What a part of the machine has of a cache: its own instances, or its part of a shared one."""
+    """The cache of a part of the machine: the part's own instances, or its part of a shared one."""
     sharers = float(cores) if cache.shared_by is None else cache.shared_by.value
     own = max(1.0, count)
     if sharers <= own:
@@ -135,10 +134,9 @@ def _curves(curves: Iterable[Curve], cores: int, count: float, split: int, slowe
     levels: dict[tuple[str, int], list[Curve]] = {}
     for curve in curves:
         levels.setdefault((curve.primitive, curve.threads), []).append(curve)
-    fitting = {key for key in levels if key[1] <= max(1.0, count)}
     least = {primitive: min(t for name, t in levels if name == primitive) for primitive, _ in levels}
     for (primitive, threads), measured in levels.items():
-        if (primitive, threads) not in fitting and threads != least[primitive]:
+        if threads > max(1.0, count) and threads != least[primitive]:
             continue
         for own in sorted({max(1, curve.concurrency // split) for curve in measured}):
             most = max(own, cores // threads)  # more ranks than that take turns
@@ -163,30 +161,24 @@ def _relabelled(curve: Curve, concurrency: int, exact: bool, slower: float) -> C
     )
 
 
-def _stack(device: str) -> str:
-    """The link between a device of this type and its host's memory or interface."""
-    return f"{STACK}-{device}"
-
-
 def _links(
     declared: Declaration, loop: LinkType, slower: Mapping[str, float], load: Load | None
 ) -> dict[str, LinkType]:
-    """Links by name; ``slower``: how many times as long a device takes, also to carry its own messages, which is work
-    of its processor like any other."""
-    links = {LOOP: loop, STACK: _slowed(loop, 1.0), **{_stack(name): _slowed(loop, by) for name, by in slower.items()}}
+    """Links by name. ``slower``: how many times as long a device of each type takes, also to carry its own messages,
+    which is work of its processor like any other."""
+    links = {LOOP: loop, STACK: _slowed(loop, 1.0)}
+    links |= {f"{STACK}-{kind}": _slowed(loop, by) for kind, by in slower.items()}
     if declared.link is not None:
         rate = format_quantity(declared.link, "bytes/s")
         burst = format_quantity(declared.burst_bytes(), "bytes")
         payload = PAYLOAD_BYTES / FRAME_BYTES
         note = f"{PAYLOAD_BYTES} of the {FRAME_BYTES} bytes of a frame are payload"
-        # as ranks that exchange rows send as much either way; where one end only sends, 2 % more pass
+        # ranks that exchange rows send as much either way; where one end only sends, 2 % more payload passes
         steady = PAYLOAD_BYTES / (FRAME_BYTES + ACKNOWLEDGEMENT_BYTES / ACKNOWLEDGED_FRAMES)
-        both = (
-            f"as much goes either way, with {ACKNOWLEDGEMENT_BYTES} to acknowledge every {ACKNOWLEDGED_FRAMES} frames"
-        )
+        both = f"as much goes either way, with {ACKNOWLEDGEMENT_BYTES} to acknowledge every {ACKNOWLEDGED_FRAMES}"
         links[WIRE] = LinkType(
             kind="ethernet",
-            bandwidth=Bandwidth.of(declared.link * steady, "datasheet", note=f"declared {rate}; {note}, {both}"),
+            bandwidth=Bandwidth.of(declared.link * steady, "datasheet", note=f"declared {rate}; {note}, {both} frames"),
             burst=Size.of(declared.burst_bytes() * payload, "datasheet", note=f"declared {burst}; {note}"),
             latency=Duration.of(0.0, "assumed", note="nothing is delayed; the message's floor is that of the machine"),
             load=load,
@@ -196,18 +188,59 @@ def _links(
 
 def _slowed(loop: LinkType, by: float) -> LinkType:
     """Half of the way from rank to rank, at a share of the processor."""
-    note = "half of the way from rank to rank"
+    half = loop.latency.value / 2
     if by == 1.0:
-        return loop.model_copy(update={"latency": Duration.of(loop.latency.value / 2, loop.latency.source, note=note)})
+        latency = Duration.of(half, loop.latency.source, note="half of the way from rank to rank")
+        return loop.model_copy(update={"latency": latency})
     note = f"times multiplied by {by:.4g}: the declared share of processor time"
     most = loop.message_bandwidth
     return loop.model_copy(
         update={
-            "latency": Duration.of(loop.latency.value / 2 * by, "assumed", note=note),
+            "latency": Duration.of(half * by, "assumed", note=note),
             "bandwidth": Bandwidth.of(loop.bandwidth.value / by, "assumed", note=note),
             "message_bandwidth": None if most is None else Bandwidth.of(most.value / by, "assumed", note=note),
         }
     )
+
+
+def _backend(declared: Declaration, backend: Backend, slowest: float) -> Backend:
+    """A communication library on the testbed: collectives inside a host as measured, and the same across hosts, where
+    the links also limit them.
+
+    ``slowest``: how many times as long the slowest rank takes as one with an equal part of the cores, as calls were
+    measured. Calls and messages are work of processors, and all ranks of a call wait for the slowest.
+    """
+    collectives = backend.collectives
+    if declared.hosts > 1:
+        found = []
+        for each in collectives:
+            if each.scope == "any":
+                found.append(each.model_copy(update={"scope": "host"}))
+            bus = each.bus_bandwidth
+            if bus is not None:
+                bus = bus.model_copy(
+                    update={"source": "assumed", "note": "as inside one machine, where links allow it"}
+                )
+            found.append(each.model_copy(update={"scope": "cluster", "bus_bandwidth": bus}))
+        collectives = tuple(found)
+    return backend.model_copy(
+        update={
+            "message": _slower(backend.message, slowest),
+            "ports": None if backend.ports is None else _slower(backend.ports, slowest),
+            "collectives": tuple(_slower(each, slowest) for each in collectives),
+        }
+    )
+
+
+def _slower(prices: Prices, by: float) -> Prices:
+    """The same prices with every time ``by`` times as long and every rate so much lower."""
+    note = f"times multiplied by {by:.4g}: the slowest rank's declared share of processor time"
+    update = {}
+    for name, number in prices if by != 1.0 else ():
+        if isinstance(number, Duration | Bandwidth):
+            value = number.value * by if isinstance(number, Duration) else number.value / by
+            update[name] = number.of(value, "assumed", spread=number.spread, note=note)
+    return prices.model_copy(update=update)
 
 
 def _topology_of(declared: Declaration, placed: list[tuple[str, str]]) -> dict[str, Any]:
@@ -217,7 +250,7 @@ def _topology_of(declared: Declaration, placed: list[tuple[str, str]]) -> dict[s
     inner = placed[0][0]
     if len(placed) > 1:
         nodes["memory"], inner = "memory", "memory"
-        edges += [{"between": (name, inner), "link": _stack(kind)} for name, kind in placed]
+        edges += [{"between": (name, inner), "link": f"{STACK}-{kind}"} for name, kind in placed]
     if declared.hosts > 1:
         nodes["nic"] = "nic"
         edges.append({"between": (inner, "nic"), "link": STACK})

@@ -1,33 +1,36 @@
-"""Ranks inside a testbed: a prepared run, or any command once a rank."""
+"""What runs inside a testbed: a prepared run, any command once a rank, the measurement of a loaded link."""
 
 import json
 import os
 import shutil
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from executor.launch.launcher import INTERRUPTED, Seat, ended_together, environment_of, launch, watch
+from executor.launch.launcher import INTERRUPTED, Seat, environment_of, launch, run_together
+from executor.microbench.load_samples import load_of, read_load
 from executor.state.plan import RunPlan
 from executor.testbed import lifecycle, network
-from executor.testbed.declaration import Declaration
-from executor.testbed.places import RankPlace, rank_places, usable_cores
+from executor.testbed.declaration import Declaration, RankPlace, rank_places, usable_cores
 from executor.testbed.state import Record, locked
 from executor.world.environment import LAUNCHER, TESTBED, threads_per_rank
-from simgnn.errors import ConfigError
+from simgnn.errors import BackendError, ConfigError
+from simgnn.hardware.profile.communication import Load
 from simgnn.tomlfile import write_toml
 
 MASTER_PORT = 29500
-"""Free: nothing else is in the namespace while it is held."""
+"""Free, since nothing else runs in the namespace while it is locked."""
 TESTBED_FILE = "testbed.toml"
 WAITING = {"OMP_WAIT_POLICY": "passive"}
-"""Of a rank with a quota: threads that spin while they wait for one another would use up the time of those that work,
-and of one that the kernel has stopped until the next period."""
+"""Variables of a rank with a quota: threads that spin while they wait for one another would use up the time of those
+that work, and of those that the kernel has stopped until the next period."""
 WAITING_CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-"""How a user says otherwise."""
+"""Variables by which a user decides this instead."""
+LEAST_LOADED_RATE = 1e6
+"""Bytes per second: on a slower link, the messages that fill it would take minutes."""
 
 
 def run(declared: Declaration, root: Path, arguments: Sequence[str]) -> int:
@@ -46,9 +49,9 @@ def run(declared: Declaration, root: Path, arguments: Sequence[str]) -> int:
             f"--set cluster.hosts={declared.hosts} --set cluster.ranks_per_host={declared.ranks_per_host}"
         )
     _check_threads(declared, plan)
-    with _held(declared) as (record, places):
+    with _held(declared) as record:
         write_toml(root / TESTBED_FILE, declared.to_table())
-        return launch(root, arguments, [_seat(declared, record, place) for place in places])
+        return launch(root, arguments, [_seat(record, place) for place in record.ranks])
 
 
 def execute(declared: Declaration, command: Sequence[str]) -> int:
@@ -60,24 +63,51 @@ def execute(declared: Declaration, command: Sequence[str]) -> int:
         raise ConfigError(
             f"CMD: got '{command[0]}', expected a program that is in PATH, or the path of a file that can be started"
         )
-    with _held(declared) as (record, places):
+    with _held(declared) as record:
+        places = record.ranks
         master = {"MASTER_ADDR": places[0].host.address or "127.0.0.1", "MASTER_PORT": str(MASTER_PORT)}
-        try:
-            with ended_together() as running:
-                for place in places:
-                    seat = _seat(declared, record, place)
-                    environment = {**environment_of(place.rank, len(places), None, seat), **master}
-                    environment.pop(LAUNCHER)  # it tells the ranks of a run; this command may be anything
-                    running.append(subprocess.Popen([*seat.prefix, *command], env=environment))
-                failed = watch(running)
-                statuses = [process.poll() for process in running]
-        except KeyboardInterrupt:
-            return INTERRUPTED
-        return next(_status(status) for status in statuses if status) if failed else 0
+        seats = [_seat(record, place) for place in places]
+        environments = [environment_of(rank, len(seats), None, seat) | master for rank, seat in enumerate(seats)]
+        for environment in environments:
+            environment.pop(LAUNCHER)  # only for ranks of a run; this command may be anything
+        return run_together([[*seat.prefix, *command] for seat in seats], environments)
+
+
+def check_measurable(declared: Declaration) -> None:
+    """Raise :class:`ConfigError` where no load can be measured: a single host, a link too slow, no root."""
+    if declared.link is None:
+        raise ConfigError(
+            "--measure-load: got a testbed of one host, which has no link, expected hosts = 2 or more; leave it out"
+        )
+    if declared.link < LEAST_LOADED_RATE:
+        raise ConfigError(
+            f"--measure-load: got link = {declared.link * 8 / 1e6:g} Mbit/s, expected at least "
+            f"{LEAST_LOADED_RATE * 8 / 1e6:g} Mbit/s: messages of 1 MB fill it, again and again; leave it out"
+        )
+    network.require_tools()
+
+
+def measure_load(declared: Declaration, bytes_per_s: float) -> Load:
+    """Measure, in half a minute or more, how messages that fill the link from the first host to the second affect
+    others. ``bytes_per_s``: payload that the link passes.
+
+    The testbed is brought up for it if it is not up. Raises :class:`BackendError` where the ranks fail.
+    """
+    with tempfile.TemporaryDirectory(prefix="simgnn-load-") as folder:
+        out = Path(folder) / "load.json"
+        status = execute(declared, [sys.executable, "-m", "executor.microbench.loaded", "--out", str(out)])
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
+        if status:
+            raise BackendError(
+                f"--measure-load: the ranks ended with status {status}; see their messages above. "
+                "Without it the profile states no load"
+            )
+        return load_of(read_load(out), bytes_per_s)
 
 
 def _check_threads(declared: Declaration, plan: RunPlan) -> None:
-    """A quota is a share of the cores that a rank's threads fill: not of the speed of fewer."""
+    """A quota is a share of the time of as many cores as a rank has threads, so their number must be the default."""
     wanted = plan.threads_per_rank
     for place in rank_places(declared, usable_cores()):
         threads = threads_per_rank(None, declared.ranks_per_host, len(place.host.cores))
@@ -89,41 +119,35 @@ def _check_threads(declared: Declaration, plan: RunPlan) -> None:
             )
 
 
-def _status(status: int) -> int:
-    return 128 - status if status < 0 else status
-
-
 @contextmanager
-def _held(declared: Declaration) -> Iterator[tuple[Record, tuple[RankPlace, ...]]]:
-    """The record and the places of a testbed that is up, for this process alone; taken down if it was not up before."""
+def _held(declared: Declaration) -> Iterator[Record]:
+    """The record of a testbed that is up, locked by this process; taken down at the end if it was not up before."""
     network.require_tools()
     with locked(declared.name):
         made = lifecycle.make(declared, replace=False).made
         record = Record.read(declared.name)
         assert record is not None
         try:
-            yield record, rank_places(declared, record.cores)
+            yield record
         finally:
             if made:
                 lifecycle.remove(record)
 
 
-def _seat(declared: Declaration, record: Record, place: RankPlace) -> Seat:
-    cores = ",".join(map(str, place.host.cores))
+def _seat(record: Record, place: RankPlace) -> Seat:
+    host, waiting = place.host, {}
     prefix = [sys.executable, "-m", "executor.testbed.enter", "--parent", str(os.getpid())]
-    prefix += ["--namespace", place.host.namespace, "--cores", cores]
+    prefix += ["--namespace", host.namespace, "--cores", ",".join(map(str, host.cores))]
     if place.quota_cores is not None:
-        folder = next(folder for folder in record.cgroups if folder.endswith(f"/{place.cgroup}"))
-        prefix += ["--cgroup", folder]
-    waiting = {}
-    if place.quota_cores is not None and not any(name in os.environ for name in WAITING_CHOICES):
-        waiting = WAITING
-    described = {"declared": declared.to_table(), "place": asdict(place)}
+        prefix += ["--cgroup", str(record.cgroup(place))]
+        if not any(name in os.environ for name in WAITING_CHOICES):
+            waiting = WAITING
+    described = {"declared": record.declared.to_table(), "place": asdict(place)}
     return Seat(
         prefix=(*prefix, "--"),
         local_rank=place.local_rank,
-        local_ranks=declared.ranks_per_host,
-        cores=len(place.host.cores),
-        interface=place.host.interface,
+        local_ranks=record.declared.ranks_per_host,
+        cores=len(host.cores),
+        interface=host.interface,
         variables={TESTBED: json.dumps(described), **waiting},
     )

@@ -1,4 +1,4 @@
-"""How a process learns its place in a run: environment variables, and the cores of this host."""
+"""Environment variables that give a process its place in a run, and the cores of this host."""
 
 import ctypes
 import os
@@ -6,11 +6,11 @@ import signal
 import sys
 
 RENDEZVOUS = "SIMGNN_RENDEZVOUS"
-"""File through which ranks of one host find each other; without it the variables of torchrun are used."""
+"""File through which the ranks of one host find each other; without it torchrun's variables are used."""
 LAUNCHER = "SIMGNN_LAUNCHER"
-"""Process id of the launcher: ranks that find it here end with it."""
+"""Process id of the launcher; ranks end with it."""
 TESTBED = "SIMGNN_TESTBED"
-"""JSON: the testbed that this rank runs in and its place there, kept with the result."""
+"""JSON: the testbed that this rank runs in and its place there, recorded with the result."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -20,9 +20,9 @@ def usable_cores() -> int:
 
 
 def threads_per_rank(wanted: int | None, ranks_on_host: int, cores: int | None = None) -> int:
-    """Threads that each rank computes with: what the plan says, else the cores shared out evenly, at least one.
+    """Threads that each rank computes with: those that the plan wants, else an equal part of the cores, at least one.
 
-    ``cores``: of the ranks' host, if not those of this process.
+    ``cores``: number of the host's cores, if not those of this process.
     """
     return wanted or max(1, (cores or usable_cores()) // ranks_on_host)
 
@@ -32,5 +32,5 @@ def follow_launcher(launcher: int) -> None:
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != launcher:  # it died before the kernel was told
+    if os.getppid() != launcher:  # it died before the call
         os._exit(1)

@@ -7,27 +7,32 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from executor.state.context import GroupHandle
-from executor.world.clock import clock_offset, gather_words, kernel_identity
 from executor.world.environment import RENDEZVOUS
-from executor.world.groups import group_ids
-from executor.world.hosts import host_identity, host_numbers
+from executor.world.machines import clock_offset, gather_words, host_identity, host_numbers, kernel_identity
 from simgnn.errors import BackendError, ConfigError
 from simgnn.program.program import Program
+
+WAKING = 8
+"""Concurrent calls that wake the threads of a group, of which Gloo has two: while one waits, the other works."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process in the run. ``control``: a Gloo group of all ranks for the driver's own messages, never timed.
-    ``near``: which ranks are on rank 0's machine; ``here``: the ranks on this one's. ``hosts`` [P]: number of each
-    rank's host as it was found. ``clock_offset_s``: this rank's clock minus rank 0's."""
+    """This process in the run.
+
+    ``control``: a Gloo group of all ranks for the driver's own messages, never timed. ``near`` [P]: whether each rank
+    is on rank 0's machine; ``here``: the ranks on this rank's machine. ``hosts`` [P]: number of each rank's host in
+    this run. ``clock_offset_s``: this rank's clock minus rank 0's.
+    """
 
     rank: int
     ranks: int
-    local_rank: int
     device: torch.device
     backend: str
     control: dist.ProcessGroup
@@ -37,11 +42,10 @@ class World:
     clock_offset_s: float
 
     def barrier(self) -> None:
-        """Wait for every rank."""
         dist.barrier(group=self.control)
 
     def sum(self, values: list[float]) -> list[float]:
-        """Element by element over ranks, exact for integers below 2**53."""
+        """Sums over ranks, element by element, exact for integers below 2**53."""
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total, group=self.control)
         return [float(value) for value in total.tolist()]
@@ -60,7 +64,7 @@ class World:
         return float(number[0])
 
     def fetch_file(self, path: Path, source: int) -> None:
-        """Bring a file of rank ``source`` to the same path on rank 0; called by these two."""
+        """Copy a file of rank ``source`` to the same path on rank 0; called by these two."""
         if self.rank == source:
             raw = torch.frombuffer(bytearray(path.read_bytes()) or bytearray(1), dtype=torch.uint8)
             dist.send(torch.tensor([path.stat().st_size]), dst=0, group=self.control)
@@ -75,7 +79,7 @@ class World:
 
 
 def join(ranks: int, device: str, timeout: float) -> World:
-    """Join the run that the environment describes. ``device``: auto, cpu or cuda.
+    """Join the run that the environment variables describe. ``device``: auto, cpu or cuda.
 
     Raises :class:`ConfigError` when the number of processes is not the program's, or there are too few GPUs.
     """
@@ -101,7 +105,7 @@ def join(ranks: int, device: str, timeout: float) -> World:
     near = tuple(kernel == kernels[0] for kernel in kernels)
     here = tuple(other for other, kernel in enumerate(kernels) if kernel == kernels[rank])
     hosts = host_numbers(gather_words(host_identity(), control))
-    return World(rank, world, local_rank, place, backend, control, near, here, hosts, clock_offset(kernels, control))
+    return World(rank, world, place, backend, control, near, here, hosts, clock_offset(kernels, control))
 
 
 def choose_device(wanted: str, local_rank: int, local_ranks: int) -> torch.device:
@@ -123,8 +127,11 @@ def choose_device(wanted: str, local_rank: int, local_ranks: int) -> torch.devic
     return torch.device("cpu")
 
 
-WAKING = 8
-"""Calls at once that wake a group's threads, of which Gloo has two: while one waits for others, the other works."""
+def group_ids(program: Program, members: str) -> NDArray[np.int64]:
+    """Which group of a kind each rank belongs to, int64 [P]."""
+    if members == "world":
+        return np.zeros(program.ranks, dtype=np.int64)
+    return np.asarray(program.hosts, dtype=np.int64) if members == "host" else program.sizes.columns[members]
 
 
 def process_groups(program: Program, world: World, timeout: float) -> dict[str, GroupHandle]:
@@ -147,7 +154,7 @@ def process_groups(program: Program, world: World, timeout: float) -> dict[str, 
 
 
 def wake_groups(groups: Mapping[str, GroupHandle]) -> None:
-    """Let the threads of every group's library work once: each keeps some of its own from its first call on."""
+    """Let the threads of every group's library work once: each allocates memory at its first call, and keeps it."""
     for _, group in sorted(groups.items()):
         if group.device.type == "cpu" and len(group.members) > 1:
             calls = [dist.all_reduce(torch.zeros(1), group=group.process_group, async_op=True) for _ in range(WAKING)]

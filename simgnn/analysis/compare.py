@@ -86,7 +86,6 @@ class EnergyDifference:
 
     @classmethod
     def of(cls, predicted: Sequence[EnergyFigure], measured: Sequence[EnergyFigure]) -> "EnergyDifference":
-        """Compare the figures of two results."""
         return cls(
             sum_of(predicted, "device", "epoch_mean_J"),
             sum_of(measured, "device", "epoch_mean_J"),
@@ -257,7 +256,6 @@ def _sides(first: Result, second: Result) -> tuple[str, str]:
 
 
 def _of_one_kind(value: Any) -> Any:
-    """The same nested value with the keys of two directories of one kind."""
     if isinstance(value, dict):
         return {
             key.replace("predicted", "first").replace("measured", "second"): _of_one_kind(entry)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 Floats = NDArray[np.float64]
 Part = Literal["device", "host", "memory"]
@@ -48,7 +48,7 @@ class EnergyFigure(BaseModel):
     epoch_mean_J: float | None = None  # noqa: N815
     epoch_min_J: float | None = None  # noqa: N815
     epoch_max_J: float | None = None  # noqa: N815
-    sample_s: float | None = Field(default=None, description="longest time between two samples; 0: a closed form")
+    sample_s: float | None = None  # longest time between two samples; 0: a closed form
 
 
 def energy_over(
@@ -76,8 +76,7 @@ def energy_over(
 
 
 def sum_of(figures: Sequence[EnergyFigure], part: Part, field: str) -> float | None:
-    """Sum of a field over all figures of a part; None where one of them lacks it, or there is none: a part of the sum
-    would pass for the whole."""
+    """Sum of a field over all figures of a part; None where one of them lacks it, or where there is no figure."""
     values = [getattr(figure, field) for figure in figures if figure.part == part]
     return float(sum(values)) if values and None not in values else None
 

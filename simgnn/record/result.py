@@ -6,7 +6,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 import simgnn
 from simgnn.errors import ConfigError
@@ -44,9 +44,9 @@ class RankTimes(_Table):
 class JitterCorrection(_Table):
     """What jitter adds to a prediction: a synchronous step is a maximum over ranks, which a deterministic run misses.
 
-    ``epoch_s_median``: without it, of the deterministic run; ``added_s``: what it adds to a median epoch; ``wait_s``:
-    what of that is waited at each op of such an epoch, mean over ranks. All of it is in ``epoch_s`` and in the ranks'
-    waits already, and not in the trace. ``interval_parts``: relative standard deviations behind ``epoch_s_interval``.
+    ``epoch_s_median``: of the deterministic run, without jitter; ``added_s``: what jitter adds to a median epoch;
+    ``wait_s``: how much of that is waiting at each op, mean over ranks. ``epoch_s`` and the ranks' waits contain it
+    already, the trace does not. ``interval_parts``: relative standard deviations behind ``epoch_s_interval``.
     """
 
     epoch_s_median: float
@@ -103,58 +103,45 @@ class Result(_Table):
     ranks: int
     hosts: int
     epochs: int
-    versions: dict[str, str] = Field(default_factory=dict)
-    environment: dict[str, Any] = Field(default_factory=dict)
+    versions: dict[str, str] = {}
+    environment: dict[str, Any] = {}
     epoch_s: list[float]
     epoch_s_median: float | None
-    epoch_s_interval: tuple[float, float] | None = Field(default=None, description="90 % of an epoch's distribution")
+    epoch_s_interval: tuple[float, float] | None = None  # 90 % of an epoch's distribution
     jitter: JitterCorrection | None = None
-    per_rank: list[RankTimes] = Field(default_factory=list)
-    payload_epochs: tuple[int, int] | None = Field(
-        default=None,
-        description="first and last epoch, from 0, of those whose mean bytes and messages are told "
-        "(simgnn.record.summary.payload_epochs); null in results of earlier versions: of the last epoch alone",
-    )
-    bytes_sent: list[list[float]] = Field(default_factory=list, description="[P][P] payload, mean of payload_epochs")
-    bytes_sent_first_epoch: list[list[int]] = Field(default_factory=list)
-    collective_bytes: list[float] = Field(default_factory=list, description="[P] payload, mean of payload_epochs")
-    control_bytes: list[float] = Field(default_factory=list)
-    messages: list[list[float]] = Field(default_factory=list)
-    buffer_bytes: list[int] = Field(
-        default_factory=list, description="[P] largest sum of live buffers at bounds of decisions"
-    )
-    peak_memory_bytes: list[int] | None = Field(
-        default=None,
-        description="[P] peak of what is allocated, over the idle process; of a GPU: tensors on it; else blocks of a "
-        "page or more, and of smaller ones (objects of the run) what exceeds the idle process's room for them",
-    )
-    host_memory_bytes: list[int] | None = Field(default=None, description="[P] peak in host memory beside a GPU's")
-    resident_memory_bytes: list[int] | None = Field(default=None, description="[P] with what the allocator keeps")
-    idle_memory_bytes: list[int] | None = Field(
-        default=None, description="[P] resident in a rank's process before it trains: no part of the others"
-    )
-    energy_J: float | None = Field(  # noqa: N815  the unit is part of the name
-        default=None, description="of all devices that ranks compute on; null where one of them is not known"
-    )
-    energy: list[EnergyFigure] = Field(default_factory=list, description="by device, host and memory, with its source")
-    input_rows: InputRows | None = Field(default=None, description="of all mini-batches; null: there are none")
+    per_rank: list[RankTimes] = []
+    # first and last epoch, from 0, of those whose mean bytes and messages are recorded (simgnn.record.summary); null in
+    # results of earlier versions, which recorded the last epoch alone
+    payload_epochs: tuple[int, int] | None = None
+    bytes_sent: list[list[float]] = []  # [P][P] payload, mean of payload_epochs
+    bytes_sent_first_epoch: list[list[int]] = []
+    collective_bytes: list[float] = []  # [P] payload, mean of payload_epochs
+    control_bytes: list[float] = []
+    messages: list[list[float]] = []
+    buffer_bytes: list[int] = []  # [P] largest sum of live buffers at bounds of decisions
+    # [P] peak of what is allocated, over the idle process; of a GPU: tensors on it; else blocks of a page or more, and
+    # of smaller ones (objects of the run) what exceeds the idle process's room for them
+    peak_memory_bytes: list[int] | None = None
+    host_memory_bytes: list[int] | None = None  # [P] peak in host memory beside a GPU's
+    resident_memory_bytes: list[int] | None = None  # [P] with what the allocator keeps
+    idle_memory_bytes: list[int] | None = None  # [P] resident in a rank before it trains: no part of the others
+    # of all devices that ranks compute on; null where one of them is not known
+    energy_J: float | None = None  # noqa: N815  the unit is part of the name
+    energy: list[EnergyFigure] = []  # by device, host and memory, with its source
+    input_rows: InputRows | None = None  # of all mini-batches; null: there are none
     loss: list[float] | None = None
     accuracy: list[Accuracy] | None = None
-    accuracy_metric: Literal["accuracy", "micro_f1"] = Field(
-        default="accuracy", description="what `accuracy` holds; micro_f1 where vertices have several labels"
-    )
-    time_to_accuracy: list[TimedAccuracy] | None = Field(
-        default=None, description="of a prediction: what a recorded run reached, at the predicted ends of its epochs"
-    )
-    extrapolated: list[str] = Field(default_factory=list)
-    assumed: list[str] = Field(
-        default_factory=list, description="work that the hardware profile has no measurement of: other work stands in"
-    )
+    # what `accuracy` holds; micro_f1 where vertices have several labels
+    accuracy_metric: Literal["accuracy", "micro_f1"] = "accuracy"
+    # of a prediction: what a recorded run reached, at the predicted ends of its epochs
+    time_to_accuracy: list[TimedAccuracy] | None = None
+    extrapolated: list[str] = []
+    assumed: list[str] = []  # work that the hardware profile has no measurement of: other work stands in
     transferred: bool = False
     uncalibrated: bool = False
-    synthetic: list[str] = Field(default_factory=list)
-    confidence: dict[str, str] = Field(default_factory=dict)
-    notes: list[str] = Field(default_factory=list)
+    synthetic: list[str] = []
+    confidence: dict[str, str] = {}
+    notes: list[str] = []
 
     @model_validator(mode="before")
     @classmethod
@@ -165,9 +152,7 @@ class Result(_Table):
         """What the numbers rest on, where that is less than measurements of the machine: one line each."""
         told = []
         if self.uncalibrated:
-            told.append(
-                f"uncalibrated: the times of '{self.hardware}' were not measured on the machine that it describes"
-            )
+            told.append(f"uncalibrated: times of '{self.hardware}' were not measured on the machine that it describes")
         if self.assumed:
             told.append(
                 f"assumed: '{self.hardware}' has no measurement of {', '.join(self.assumed)}: sums and passes stand in "

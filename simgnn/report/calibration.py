@@ -26,10 +26,9 @@ RULES = (
 
 
 class Point(NamedTuple):
-    """A sample and what the profile says of it; ``noise_s``: median absolute deviation of its repeats."""
+    """A sample and what the profile predicts; ``noise_s``: median absolute deviation of its repeats."""
 
-    primitive: str
-    level: str
+    group: str
     label: str
     measured_s: float
     predicted_s: float
@@ -70,7 +69,7 @@ def points(calibration: "Calibration", files: "Sequence[SampleFile]") -> Iterato
 
 def _point(sample: "Sample", level: str, predicted: float, measured: float) -> Point:
     sizes = ", ".join(f"{key} {value:g}" for key, value in sample.sizes.items() if key != "item_bytes")
-    return Point(sample.primitive, level, f"{sample.form}: {sizes}", measured, predicted, sample.mad_s)
+    return Point(f"{sample.primitive}, {level}", f"{sample.form}: {sizes}", measured, predicted, sample.mad_s)
 
 
 def write_report(calibration: "Calibration", files: "Sequence[SampleFile]", path: Path) -> None:
@@ -84,33 +83,23 @@ def write_report(calibration: "Calibration", files: "Sequence[SampleFile]", path
         parts += ["<h2>Communication</h2>", table(*_network_table(calibration))]
     groups: dict[str, list[Point]] = {}
     for point in points(calibration, files):
-        groups.setdefault(f"{point.primitive}, {point.level}", []).append(point)
-    both = scatter(
-        {
-            name: {
-                "x": [point.measured_s for point in group],
-                "y": [point.predicted_s for point in group],
-                "error_x": {"array": [point.noise_s for point in group], "thickness": 1},
-                "text": [point.label for point in group],
-            }
-            for name, group in groups.items()
-        },
-        "measured, s (bars: median absolute deviation of the repeats)",
-        "predicted, s",
-    )
-    residuals = scatter(
-        {
-            name: {
-                "x": [point.measured_s for point in group],
-                "y": [point.predicted_s / point.measured_s for point in group],
-                "text": [point.label for point in group],
-            }
-            for name, group in groups.items()
-        },
-        "measured, s",
-        "predicted / measured",
-        diagonal=False,
-    )
+        groups.setdefault(point.group, []).append(point)
+    predicted = {
+        name: {
+            "x": [point.measured_s for point in group],
+            "y": [point.predicted_s for point in group],
+            "error_x": {"array": [point.noise_s for point in group], "thickness": 1},
+            "text": [point.label for point in group],
+        }
+        for name, group in groups.items()
+    }
+    ratios = {
+        name: {**predicted[name], "y": [point.predicted_s / point.measured_s for point in group], "error_x": None}
+        for name, group in groups.items()
+    }
+    bars = "measured, s (bars: median absolute deviation of the repeats)"
+    both = scatter(predicted, bars, "predicted, s")
+    residuals = scatter(ratios, "measured, s", "predicted / measured", diagonal=False)
     residuals.add_hline(y=1.0, line={"color": "#999", "dash": "dot"})
     both.update_layout(height=620, title="Samples of work, collectives and messages")
     residuals.update_layout(height=520, title="Residuals")

@@ -1,6 +1,7 @@
-"""Energy: power over the busy and idle time of each device. Nothing is made up where a profile is silent."""
+"""Energy: power over the busy and idle time of each device. Without a power in the profile there is no estimate."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -16,23 +17,17 @@ def track_energy(
     """Energy of each device that has a rank, over all ``ticks``: it is active while any of its ranks computes
     (``computes`` [rows]), else idle. ``epochs`` int64 [E, 2]: when training epochs begin and end.
 
-    One figure without numbers where the profile does not tell both powers of every such device.
+    One figure without numbers where the profile lacks a power of one of these devices.
     """
     ranks: dict[str, list[int]] = {}
     for rank, name in enumerate(machine.devices):
         ranks.setdefault(name, []).append(rank)
     silent = dict.fromkeys(machine.types[where[0]] for where in ranks.values() if None in machine.power(where[0]))
     if silent:
-        return (
-            EnergyFigure(
-                part="device",
-                name=next(iter(ranks)) if len(ranks) == 1 else f"{len(ranks)} devices",
-                host=None,
-                ranks=list(range(machine.ranks)),
-                status="unavailable",
-                source=f"the hardware profile does not tell idle and active power of {', '.join(silent)}",
-            ),
-        )
+        name = next(iter(ranks)) if len(ranks) == 1 else f"{len(ranks)} devices"
+        why = f"the hardware profile does not tell idle and active power of {', '.join(silent)}"
+        everyone = list(range(machine.ranks))
+        return (EnergyFigure(part="device", name=name, host=None, ranks=everyone, status="unavailable", source=why),)
     numbers = {name: number for number, name in enumerate(ranks)}
     place = np.array([numbers[name] for name in machine.devices])[ticks["rank"][computes]]
     order = np.argsort(place, kind="stable")
@@ -41,12 +36,11 @@ def track_energy(
     span = (0.0, int(ticks["ended"].max(initial=0)) / PICOSECONDS)
     hosts = machine.profile.topology.host_names()
     figures = []
-    for number, (name, where) in enumerate(ranks.items()):
-        rows = slice(bounds[number], bounds[number + 1])
+    for (name, where), low, high in zip(ranks.items(), bounds[:-1], bounds[1:], strict=True):
         idle, active = machine.power(where[0])
         assert idle is not None
         assert active is not None
-        curve = _joules(active_time(issued[rows], ended[rows]), idle, active)
+        busy_s = active_time(issued[low:high], ended[low:high])
         figures.append(
             EnergyFigure(
                 part="device",
@@ -55,26 +49,25 @@ def track_energy(
                 ranks=where,
                 status="estimated",
                 source=f"{idle:g} W idle, {active:g} W active, over simulated time",
-                **energy_over(curve, span, epochs / PICOSECONDS, 0.0),
+                **energy_over(partial(_joules, busy_s, idle, active), span, epochs / PICOSECONDS, 0.0),
             )
         )
     return tuple(figures)
 
 
-def _joules(active_s: Callable[[Floats], Floats], idle_w: float, active_w: float) -> Callable[[Floats], Floats]:
-    return lambda moments: idle_w * moments + (active_w - idle_w) * active_s(moments)
+def _joules(busy_s: Callable[[Floats], Floats], idle_w: float, active_w: float, moments: Floats) -> Floats:
+    return idle_w * moments + (active_w - idle_w) * busy_s(moments)
 
 
 def active_time(begin: Ints, end: Ints) -> Callable[[Floats], Floats]:
-    """Seconds until a moment that lie in a union of stretches of ticks, as a function of moments in seconds."""
+    """Seconds until a moment that lie in a union of spans of ticks, as a function of moments in seconds."""
     if not len(begin):
         return np.zeros_like
     order = np.argsort(begin, kind="stable")
     begin, reached = begin[order], np.maximum.accumulate(end[order])
     first = np.append(True, begin[1:] > reached[:-1])
-    last = np.append(first[1:], True)
-    starts, stops = begin[first], reached[last]
+    starts, stops = begin[first], reached[np.append(first[1:], True)]
     corners = np.stack([starts, stops], axis=1).reshape(-1)
-    lengths = np.stack([np.zeros_like(starts), stops - starts], axis=1).reshape(-1)
-    used = np.cumsum(lengths)
+    used = np.repeat(np.cumsum(stops - starts), 2)
+    used[::2] -= stops - starts
     return lambda moments: np.interp(moments, corners / PICOSECONDS, used / PICOSECONDS)

@@ -17,16 +17,13 @@ from simgnn.program.sizes import Route, SizeTable
 from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.shared_processors import ranks_at_work
 from simgnn.sim.simulate import simulate
-
-NORMAL_90 = 1.6448536269514722
-"""Standard deviations on either side of the middle that hold 90 % of a normal distribution."""
+from simgnn.sim.spread.intervals import QUANTILE
 
 
 @dataclass(frozen=True)
 class OpTime:
-    """What one op takes. ``per_rank_s`` [P]: from the start, which all ranks share, to the rank's end; ``seconds``: to
-    the last end. ``interval_s``: 90 %, lognormal with the largest spread of the numbers behind it (None: none has one).
-    """
+    """How long one op takes. ``per_rank_s`` [P]: from the common start to the rank's end; ``seconds``: to the last end.
+    ``interval_s``: 90 %, lognormal with the largest spread of the numbers behind it (None: none has one)."""
 
     seconds: float
     per_rank_s: NDArray[np.float64]
@@ -43,8 +40,7 @@ def time_op(question: Question, machine: Machine) -> OpTime:
     """
     if question.form.moves in ("send", "exchange") and machine.ranks > MAX_PAIRED_RANKS:
         raise HardwareError(
-            f"--ranks: got {machine.ranks:,}, but '{question.op}' is told by pairs of ranks; expected at most "
-            f"{MAX_PAIRED_RANKS:,}"
+            f"--ranks: got {machine.ranks:,}, but '{question.op}' goes by pairs; expected at most {MAX_PAIRED_RANKS:,}"
         )
     simulation = simulate(one_op_program(question, machine), machine, epochs=1)
     ended = np.zeros(machine.ranks)
@@ -52,7 +48,7 @@ def time_op(question: Question, machine: Machine) -> OpTime:
     numbers = numbers_behind(question, machine, ranks_at_work(machine), _crossed(question, machine))
     spread = max((told.spread for told in numbers if told.spread is not None), default=None)
     seconds = float(ended.max())
-    around = None if spread is None else (seconds * exp(-NORMAL_90 * spread), seconds * exp(NORMAL_90 * spread))
+    around = None if spread is None else (seconds * exp(-QUANTILE * spread), seconds * exp(QUANTILE * spread))
     return OpTime(seconds, ended, around, spread, bool(simulation.extrapolated), tuple(numbers))
 
 
@@ -87,8 +83,8 @@ def one_op_program(question: Question, machine: Machine) -> Program:
 
 
 def _crossed(question: Question, machine: Machine) -> list[int]:
-    """Positions of the links of copies between devices and their hosts' memory: the op's own, or those that a library
-    asks for which sends from there."""
+    """Positions of the links of copies between devices and their hosts' memory: the copies that the op is, or those of
+    a library that sends from there."""
     ways: list[tuple[int, bool]] = []
     if question.form.moves == "copy":
         ways = [(rank, question.op == "h2d") for rank in range(machine.ranks)]
@@ -100,14 +96,11 @@ def _crossed(question: Question, machine: Machine) -> list[int]:
 
 
 def _matrix(question: Question, ranks: int) -> NDArray[np.int64]:
-    if question.matrix is not None:
-        matrix = np.array(question.matrix, dtype=np.int64)
-        np.fill_diagonal(matrix, 0)
-        return matrix
     if question.form.moves == "send":
         matrix = np.zeros((ranks, ranks), dtype=np.int64)
         matrix[question.sizes["from"], question.sizes["to"]] = question.sizes["bytes"]
         return matrix
-    matrix = np.full((ranks, ranks), question.sizes["bytes"], dtype=np.int64)
+    given = question.matrix
+    matrix = np.full((ranks, ranks), question.sizes["bytes"]) if given is None else np.array(given, dtype=np.int64)
     np.fill_diagonal(matrix, 0)
     return matrix

@@ -1,13 +1,11 @@
-"""Cores that the ranks and streams of a host share, and GPUs that the streams of a rank share: processor sharing, as a
-fluid.
+"""Processor sharing: the ranks and streams of a host share its cores, the streams of a rank share its GPU.
 
 Each piece of work wants ``threads`` cores. While all pieces at work want more than there are, each moves at
 ``cores / wanted`` of its speed. A GPU is one core that every piece wants: a kernel alone is taken to saturate it (its
 memory or its compute units), so two at once last as long as one after the other. Small kernels do overlap better.
-Only hosts that can want more threads than cores, and GPUs with work on several streams, have one of these.
+Only hosts that can want more threads than cores, and GPUs with work on several streams, are simulated so.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from heapq import heappop, heappush
 from itertools import count
@@ -28,14 +26,11 @@ class HostCores:
 
     def __init__(self, env: simpy.Environment, cores: float, threads: float) -> None:
         self._env = env
-        self._cores = cores
-        self._threads = threads
-        self._taken = 0.0
+        self._cores, self._threads = cores, threads
         self._order = count()
         self._working: list[tuple[float, int, simpy.Event]] = []
-        self._progress = 0.0
-        self._since = 0
-        self._armed = 0
+        self._taken = self._progress = 0.0
+        self._since = self._armed = 0
 
     def run(self, duration_ps: int) -> simpy.Event:
         """Work that takes ``duration_ps`` alone; the event fires when it is done."""
@@ -92,23 +87,21 @@ class HostCores:
         self._arm(int(self._env.now))
 
 
-def shared_cores(cores: float | None, threads: float, ranks: int) -> bool:
-    """Whether ``ranks`` ranks of ``threads`` threads each want more cores than their host has."""
-    return cores is not None and ranks * threads > cores
+def _ranks_of_hosts(machine: Machine) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for rank, host in enumerate(machine.hosts):
+        found.setdefault(host, []).append(rank)
+    return found
 
 
 def ranks_at_work(machine: Machine) -> tuple[int, ...]:
     """How many ranks at work at once each rank's work is priced for: all on its device; where the ranks of a host want
     more cores than there are, as many as find some free, before they share."""
-    load = Counter(machine.hosts)
-    threads: dict[int, int] = {}
-    for host, wanted in zip(machine.hosts, machine.threads_per_rank, strict=True):
-        threads[host] = max(threads.get(host, 1), wanted)
     free: dict[int, int] = {}
-    for host, ranks in load.items():
-        cores = machine.cores(host)
-        if cores is not None and shared_cores(cores, threads[host], ranks):
-            free[host] = max(1, int(cores // threads[host]))
+    for host, ranks in _ranks_of_hosts(machine).items():
+        cores, threads = machine.cores(host), max(1, *(machine.threads_per_rank[rank] for rank in ranks))
+        if cores is not None and len(ranks) * threads > cores:
+            free[host] = max(1, int(cores // threads))
     return tuple(free.get(host, machine.concurrency(rank)) for rank, host in enumerate(machine.hosts))
 
 
@@ -118,10 +111,7 @@ def share_devices(
     """What each rank's device work shares, by rank; ranks that always have their cores for themselves are left out.
     ``burdened``: hosts whose cores do more than work."""
     found: dict[int, HostCores] = {}
-    hosts: dict[int, list[int]] = {}
-    for rank, host in enumerate(machine.hosts):
-        hosts.setdefault(host, []).append(rank)
-    for host, ranks in hosts.items():
+    for host, ranks in _ranks_of_hosts(machine).items():
         cores = machine.cores(host)
         if cores is None:
             if _pieces(program, gpu=True) > 1:
@@ -129,7 +119,7 @@ def share_devices(
             continue
         # work of more threads than there are cores is priced on all of them: it wants no more
         threads = min(max(machine.threads_per_rank[rank] for rank in ranks), max(1.0, cores))
-        if host in burdened or shared_cores(cores, threads, len(ranks) * _pieces(program, gpu=False)):
+        if host in burdened or len(ranks) * _pieces(program, gpu=False) * threads > cores:
             found |= dict.fromkeys(ranks, HostCores(env, cores, threads))
     return found
 

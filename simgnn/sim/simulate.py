@@ -113,8 +113,7 @@ class Simulation:
         return self.traffic.mean(self._chosen(epoch), messages=True)
 
     def sum_by_rank(self, column: str, epoch: int | None = None) -> Floats:
-        """Sum of a counted column of the trace in an epoch's training turns (None: the mean of ``payload_epochs``),
-        [P]."""
+        """Sum [P] of a counted column of the trace in an epoch's training (None: the mean of ``payload_epochs``)."""
         chosen, at = self._chosen(epoch), self.columns["epoch"]
         mask = (at >= chosen.start) & (at < chosen.stop) & (self.columns["step"] >= 0)
         total = np.zeros(self.program.ranks, dtype=np.int64)

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from simgnn.errors import ConfigError
+from simgnn.hardware.profile.communication import Backend, Collective, LinkType
 from simgnn.hardware.profile.devices import Curve, Device
-from simgnn.hardware.profile.libraries import Backend, Collective
-from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.profile.quantities import Bandwidth
 from simgnn.spelling import nearest

@@ -14,6 +14,7 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.check import TRAINING_PRIMITIVES, price_problems
 from simgnn.hardware.profile.profile import Profile, load_profile, save_profile
+from tests.hardware.conftest import work_seconds
 
 FACTS = Facts(
     host="node.example", system="Linux", cpu_model="test", cores=1, memory_bytes=1 << 34, caches=(), python="3.11",
@@ -113,7 +114,7 @@ def test_the_link_between_two_hosts_comes_back(tmp_path: Path) -> None:
 def test_different_devices_on_different_hosts_get_different_curves() -> None:
     machine = Machine.place(fitted(cluster([1e8, 1e8], [1, 1], speeds=[1e9, 0.25e9])), [0, 1])
     sizes = {"rows": 2e3, "inner": 128.0, "outer": 128.0, "item_bytes": 4.0}
-    fast, slow = (machine.work_seconds(rank, "matmul", sizes) for rank in (0, 1))
+    fast, slow = (work_seconds(machine, rank, "matmul", sizes) for rank in (0, 1))
     assert fast.seconds == pytest.approx(1e-5 + 2 * 2e3 * 128 * 128 / 1e9, rel=0.05)
     assert slow.seconds == pytest.approx(1e-5 + 2 * 2e3 * 128 * 128 / 0.25e9, rel=0.05)
     assert machine.types[0] != machine.types[1]

@@ -16,6 +16,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import features
 from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.profile import load_profile, save_profile
+from tests.hardware.conftest import work_seconds
 
 CACHES = (
     Cache(level=1, size_bytes=1 << 15, sharers=1, source="test"),
@@ -220,7 +221,7 @@ def test_a_fitted_profile_prices_what_was_measured(tmp_path: Path) -> None:
     assert profile.meta.name == "host-9box-2026-01-02"
     assert profile.meta.calibrated_ranks == (2, 4)
     machine = Machine.place(profile, [0, 0])
-    price = machine.work_seconds(0, "matmul", {"rows": 2e3, "inner": 64, "outer": 32, "item_bytes": 4})
+    price = work_seconds(machine, 0, "matmul", {"rows": 2e3, "inner": 64, "outer": 32, "item_bytes": 4})
     assert not price.extrapolated
     assert price.source == "measured"
     assert price.seconds == pytest.approx(2e-5 + 1.5e-11 * 4e3 * 64 * 32 + 8e3 * (1e-10 * 64 + 2e-10 * 32), rel=0.1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simgnn.analysis.replay.guards import carried_guards
+from simgnn.analysis.replay.extrapolation import carried_guards
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.planner.make_plan import plan

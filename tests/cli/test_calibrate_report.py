@@ -16,6 +16,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.library import calibration_path
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.locks import locked_folder
+from tests.hardware.conftest import work_seconds
 
 
 def synthetic(ranks: int) -> dict[str, Any]:
@@ -184,7 +185,7 @@ def test_kept_samples_of_several_calibrations_are_pooled_without_measuring(
     assert profile.meta.date == date(2031, 2, 3)
     assert profile.meta.calibrated_ranks == once.meta.calibrated_ranks == (2, 4)
     sizes = {"rows": 1000, "inner": 64, "outer": 64, "crossed": 0, "item_bytes": 4}
-    one, twice = (Machine.place(each, [0, 0]).work_seconds(0, "matmul", sizes).seconds for each in (once, profile))
+    one, twice = (work_seconds(Machine.place(each, [0, 0]), 0, "matmul", sizes).seconds for each in (once, profile))
     assert twice == pytest.approx(2 * one, rel=0.01)
 
 

@@ -119,7 +119,7 @@ def with_kinds(path: Path, **kinds: str) -> Path:
         ("codec", "OWN:Unfinished", "lacks what every codec defines: decode, encode"),
         ("codec", "OWN:Named", "whose field 'kind' names another policy"),
         ("partition", "OWN:Same", "which is a policy of slot codec, expected one of slot partition"),
-        ("schedule", "OWN", "expected one of bsp, pipelined, prefetch, or a class of your own as package.module:Class"),
+        ("schedule", "OWN", ", prefetch, or a class of your own as package.module:Class"),
         ("freshness", "a:b:c", "or a class of your own as package.module:Class"),
     ],
 )

@@ -173,7 +173,7 @@ def test_a_folder_of_batches_that_cannot_be_made_is_told(tmp_path: Path, capsys,
     assert f"batching.storage: got {tmp_path / place}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("hot_rows", ["0", "auto", "20"])
+@pytest.mark.parametrize("hot_rows", ["0", "20"])
 def test_rows_of_other_hosts_and_what_caches_save_are_told(tmp_path: Path, capsys, hot_rows: str) -> None:
     arguments = [*RAPID, "--set", f"placement.hot_rows={hot_rows}", "--out", str(tmp_path / "run")]
     assert invoke(arguments) == 0

@@ -11,7 +11,7 @@ import torch
 from scipy import sparse
 
 from executor.layers import build_layers
-from executor.reference.full_graph import train_reference
+from executor.reference import train_reference
 from executor.state.plan import RunPlan
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph

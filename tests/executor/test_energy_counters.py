@@ -12,11 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from executor.energy.gauges import Gauge, counted_joules, integrated_power
-from executor.energy.meter import EnergyMeter, gauges_of
-from executor.energy.nvml import gpu_gauge
-from executor.energy.rapl import processor_gauges
-from executor.energy.series import Series, energy_figures, energy_file, write_series
+from executor.energy.gauges import Gauge, counted_joules, gpu_gauge, integrated_power, processor_gauges
+from executor.energy.meter import EnergyMeter, Series, energy_figures, energy_file, gauges_of, write_series
 from simgnn.errors import BackendError
 
 RANGE_UJ = 262_143_328_850

@@ -192,12 +192,12 @@ def test_a_rank_that_ends_without_a_word_is_named(tmp_path: Path, capfd: pytest.
     prefixes: list[tuple[str, ...]] = [(), (sys.executable, "-c", ENDS_SILENTLY)]
     assert launch(folder, [], [Seat(prefix, rank, 2, 1, interface) for rank, prefix in enumerate(prefixes)]) == 1
     (line,) = _messages(capfd.readouterr().err)
-    assert line.startswith("executor: error: rank 1 ended with exit status 7 and told no reason")
+    assert line.startswith("executor: error: rank 1 ended with exit status 7 and reported no reason")
     assert line.endswith("Go on from its last checkpoint with --resume.")
     result = json.loads((folder / "result.json").read_text())
     assert result["status"] == "failed"
     assert line.endswith(result["message"])
-    ((kind, said),) = read_failures(folder / "trace")
+    ((_, kind, said),) = read_failures(folder / "trace")
     assert kind == "lost-peer"
     assert "GLHF" not in said
     assert said.isascii()
@@ -210,8 +210,8 @@ REASON = BackendError("the disk is gone")
 @pytest.mark.parametrize(
     ("codes", "first", "notes", "told"),
     [
-        ((1, 7), {1}, {0: LOST}, "rank 1 ended with exit status 7 and told no reason"),
-        ((1, 7), {0}, {0: LOST}, "rank 1 ended with exit status 7 and told no reason"),
+        ((1, 7), {1}, {0: LOST}, "rank 1 ended with exit status 7 and reported no reason"),
+        ((1, 7), {0}, {0: LOST}, "rank 1 ended with exit status 7 and reported no reason"),
         ((1, 7), {1}, {0: REASON}, "the disk is gone"),
         ((1, 7), {1}, {1: REASON}, "the disk is gone"),
         ((3, 7), {1}, {}, "rank 1 ended with exit status 7"),

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from executor.launch.imports import lasting_imports
+from executor.launch.startup import lasting_imports
 
 
 def test_the_collector_is_on_again_after_an_import_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:

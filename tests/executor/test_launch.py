@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from executor.recording.merge import collective_starts, merge_trace
+from executor.recording.report import collective_starts, merge_trace
 from executor.recording.trace import Recorder, read_part
 from executor.state.plan import RunPlan
-from executor.world.hosts import one_machine_notes
+from executor.world.machines import one_machine_notes
 from executor.world.member import choose_device
 from simgnn.errors import BackendError, ConfigError
 from simgnn.record.result import read_result

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from executor.recording.merge import merge_trace
+from executor.recording.report import merge_trace
 from executor.recording.trace import Recorder, put_aside
 from executor.state.buffers import Now
 from executor.state.context import Sent

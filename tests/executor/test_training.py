@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from executor.layers import build_layers
-from executor.reference.full_graph import Reference, train_reference
+from executor.reference import Reference, train_reference
 from executor.state.plan import RunPlan
 from simgnn.graph.graph import Graph
 from tests.executor.harness import run_ranks

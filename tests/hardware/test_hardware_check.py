@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from simgnn.hardware.profile.check import price_problems, table_price_problems
 from simgnn.hardware.profile.library import known_profiles
 from simgnn.hardware.profile.profile import find_problems, load_profile, parse_profile
-from simgnn.hardware.show.describe import bandwidth_matrix, lines, tree
+from simgnn.hardware.show.describe import bandwidth_matrix, tree
 from simgnn.hardware.topology.topology import node_kinds
+from tests.hardware.conftest import tree_lines
 
 DATA = Path(__file__).parent / "data"
 
@@ -113,7 +114,7 @@ def test_tables_of_any_shape_are_told_and_never_crash(table: dict[str, Any]) -> 
 def test_shipped_profiles_have_no_faults_and_a_tree_of_everything(name: str) -> None:
     profile = load_profile(name)
     assert price_problems(profile) == []
-    told = [text for _, text in lines(tree(profile))]
+    told = [text for _, text in tree_lines(tree(profile))]
     shown = "\n".join(told)
     for full, kind in node_kinds(profile.topology).items():
         local = full.rpartition("/")[2]
@@ -127,7 +128,7 @@ def test_shipped_profiles_have_no_faults_and_a_tree_of_everything(name: str) -> 
 
 
 def test_the_tree_nests_devices_below_what_they_hang_on(server: Any) -> None:
-    told = [(depth, text) for depth, text in lines(tree(server))]
+    told = [(depth, text) for depth, text in tree_lines(tree(server))]
     texts = [text for _, text in told]
     depth_of = {text: depth for depth, text in told}
     switch, left = "switch0 (pcie-switch)", "2 x left: fast, by pcie (20 GB/s)"

@@ -19,6 +19,7 @@ from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile
 from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.one_op import time_op
+from tests.hardware.conftest import work_seconds
 
 STAND_INS = {name for name, row in PRIMITIVES.items() if row.stand_in is not None}
 DATA = Path(__file__).parent / "data"
@@ -59,7 +60,7 @@ def test_work_and_collectives_cost_what_the_machine_says(server: Profile, cluste
     assert ask(server, "allreduce", bytes="1 MiB", ranks=4).seconds == pytest.approx(price.seconds_alone, rel=1e-9)
     sizes = {"edges": 1e6, "rows": 1e5, "width": 256, "sources": 1e5, "item_bytes": 4}
     on = Machine.place(cluster, [0] * 8)
-    expected = on.work_seconds(0, "spmm", sizes)
+    expected = work_seconds(on, 0, "spmm", sizes)
     found = ask(cluster, "aggregate", per_host=8, ranks=8, edges="1e6", rows="1e5", width=256)
     assert found.seconds == pytest.approx(expected.seconds, rel=1e-9)
     assert found.spread == expected.spread == 0.04
@@ -209,7 +210,7 @@ def test_attention_that_nobody_measured_is_priced_as_a_simulation_prices_it_and_
     found = json.loads(capsys.readouterr().out)
     machine = Machine.place(load_profile("a800-pcie-ib-2x8"), (0, 0))
     sizes = {name: float(size) for name, size in read_question(op, options).sizes.items()}
-    assert found["seconds"] == pytest.approx(machine.work_seconds(0, op, sizes).seconds, rel=1e-6)
+    assert found["seconds"] == pytest.approx(work_seconds(machine, 0, op, sizes).seconds, rel=1e-6)
     assert found["assumed"]
     assert found["extrapolated"]
     assert (found["source"], found["spread"], found["interval_s"]) == ("assumed", None, None)

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simgnn.cli.main import invoke
-from simgnn.hardware.profile.links import Load
+from simgnn.hardware.profile.communication import Load
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile, save_profile
-from simgnn.hardware.show.describe import lines, tree
+from simgnn.hardware.show.describe import tree
 from simgnn.hardware.show.difference import Change, compare_profiles
 from simgnn.hardware.topology.routes import lay_out
+from tests.hardware.conftest import tree_lines
 
 LOAD = {
     "source": "measured",
@@ -64,14 +65,14 @@ def test_show_tells_it_in_a_line_and_in_numbers(
     line = "while messages fill it (measured ± 6 %): 150 kB wait before it with 1, 300 kB wait before it with 4 at once"
     line += "; a byte costs 12 ns of a core at each end"
     save_profile(with_load(table), tmp_path / "profile.toml")
-    assert line in [text for _, text in lines(tree(load_profile(tmp_path / "profile.toml")))]
+    assert line in [text for _, text in tree_lines(tree(load_profile(tmp_path / "profile.toml")))]
     assert invoke(["hardware", "show", str(tmp_path / "profile.toml"), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["profile"]["links"]["infiniband"]["load"]
     assert shown["queues"] == [{"messages": 1, "size": 150e3}, {"messages": 4, "size": 300e3}]
     assert shown["processor"] == 12e-9
     bare = with_load(table, processor=None, spread=None)
-    assert any("while messages fill it (measured): 150 kB" in text for _, text in lines(tree(bare)))
-    assert any("a byte costs not stated" in text for _, text in lines(tree(bare)))
+    assert any("while messages fill it (measured): 150 kB" in text for _, text in tree_lines(tree(bare)))
+    assert any("a byte costs not stated" in text for _, text in tree_lines(tree(bare)))
 
 
 def test_diff_tells_how_much_longer_others_wait(table: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.hardware.profile.quantities import Number, Strict
 from simgnn.record.result import read_result
 from simgnn.sim.engine.op_prices import host_route
+from tests.hardware.conftest import work_seconds
 
 SHIPPED = {path.stem: path for path in sorted(shipped_folder().glob("*.toml"))}
 CLUSTERS = {
@@ -137,15 +138,15 @@ def test_the_mixed_server_repeats_the_published_table() -> None:
         6: (0.9938, 0.3409, 0.0057),
     }
     for rank, (dense, sparse, copy) in published.items():
-        product = machine.work_seconds(rank, "matmul", {"rows": side, "inner": side, "outer": side})
+        product = work_seconds(machine, rank, "matmul", {"rows": side, "inner": side, "outer": side})
         assert product.seconds == pytest.approx(dense, rel=0.05)
         assert not product.extrapolated
-        assert machine.work_seconds(rank, "matmul", {"rows": side, "inner": side, "outer": 64}).extrapolated
+        assert work_seconds(machine, rank, "matmul", {"rows": side, "inner": side, "outer": 64}).extrapolated
         sizes = {"edges": 0.004 * side * side, "rows": side, "width": side, "sources": side}
-        product = machine.work_seconds(rank, "spmm", sizes, at_random)
+        product = work_seconds(machine, rank, "spmm", sizes, at_random)
         assert (product.seconds, product.extrapolated) == (pytest.approx(sparse, rel=0.03), False)
-        assert machine.work_seconds(rank, "spmm", {**sizes, "width": 256}, at_random).extrapolated
-        assert machine.work_seconds(rank, "copy", {"bytes": square}).seconds == pytest.approx(copy, rel=0.03)
+        assert work_seconds(machine, rank, "spmm", {**sizes, "width": 256}, at_random).extrapolated
+        assert work_seconds(machine, rank, "copy", {"bytes": square}).seconds == pytest.approx(copy, rel=0.03)
         assert {curve_of(machine.device(rank), name).source for name in ("matmul", "spmm", "copy")} == {"published"}
         for to_device in (True, False):
             path = host_route(machine, rank, to_device)

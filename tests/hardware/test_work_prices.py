@@ -14,6 +14,7 @@ from simgnn.hardware.profile.devices import Cache, Curve, Device
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.profile.quantities import CoreCount, Size
 from simgnn.planner.prepare import prepare
+from tests.hardware.conftest import price_at, work_seconds
 
 KIB = 1024
 SIZES = {
@@ -183,20 +184,20 @@ def test_the_level_that_is_read(
     assert (found.curve.concurrency, found.curve.threads) == chosen
     assert found.factor == pytest.approx(factor)
     assert found.exact is exact
-    price = price_work(device, "cpu", "copy", {"bytes": 1}, None, concurrency, threads).at(0)
+    price = price_at(price_work(device, "cpu", "copy", {"bytes": 1}, None, concurrency, threads), 0)
     assert price.seconds == pytest.approx(1e-6 * factor)
     assert price.extrapolated is not exact
 
 
 def test_seconds_in_closed_form(server: Profile) -> None:
     machine = Machine.place(server, [0, 1])
-    price = machine.work_seconds(0, "matmul", {"rows": 1000, "inner": 100, "outer": 10})
+    price = work_seconds(machine, 0, "matmul", {"rows": 1000, "inner": 100, "outer": 10})
     assert price.seconds == pytest.approx(10e-6 + 2e6 / 1e12)
     assert (price.spread, price.extrapolated, price.source) == (0.02, False, "measured")
     profile = np.linspace(0.05, 0.8, 16)
     rows_that_fit = 4 * 2**20 / (64 * 4)
     hit = np.interp(np.log2(rows_that_fit), np.arange(16), profile)
-    spmm = machine.work_seconds(0, "spmm", {"edges": 1e6, "rows": 1e5, "width": 64}, profile)
+    spmm = work_seconds(machine, 0, "spmm", {"edges": 1e6, "rows": 1e5, "width": 64}, profile)
     gathered = 1e6 * 64 * 4
     assert spmm.seconds == pytest.approx(gathered / 100e9 + gathered * (1 - hit) / 10e9)
 
@@ -205,14 +206,14 @@ def test_sizes_outside_the_measured_range_are_flagged(server: Profile) -> None:
     machine = Machine.place(server, [0, 1])
 
     def flagged(**sizes: float) -> bool:
-        return machine.work_seconds(0, "matmul", {"rows": 10.0, "inner": 100.0, "outer": 10.0, **sizes}).extrapolated
+        return work_seconds(machine, 0, "matmul", {"rows": 10.0, "inner": 100.0, "outer": 10.0, **sizes}).extrapolated
 
     assert not flagged()
     assert flagged(inner=15)
     assert not flagged(inner=16)
     assert flagged(inner=5000)
     assert flagged(rows=1e10)
-    assert machine.work_seconds(0, "spmm", {"edges": 10, "rows": 10, "width": 64}, None).extrapolated
+    assert work_seconds(machine, 0, "spmm", {"edges": 10, "rows": 10, "width": 64}, None).extrapolated
 
 
 def test_all_ranks_at_once_equal_each_rank(cluster: Profile) -> None:
@@ -222,14 +223,14 @@ def test_all_ranks_at_once_equal_each_rank(cluster: Profile) -> None:
     seconds, flags, spread = machine.work_seconds_all("spmm", sizes, locality)
     for rank in range(6):
         one = {name: float(np.broadcast_to(size, 6)[rank]) for name, size in sizes.items()}
-        price = machine.work_seconds(rank, "spmm", one, locality[rank])
+        price = work_seconds(machine, rank, "spmm", one, locality[rank])
         assert (seconds[rank], bool(flags[rank]), spread[rank]) == (price.seconds, price.extrapolated, price.spread)
 
 
 def test_a_missing_curve_names_device_primitive_and_remedy(server: Profile) -> None:
     machine = Machine.place(server, [0])
     with pytest.raises(HardwareError) as caught:
-        machine.work_seconds(0, "gather", {"rows": 1, "width": 1})
+        work_seconds(machine, 0, "gather", {"rows": 1, "width": 1})
     for part in ("devices.fast.curves", "'gather'", "simgnn calibrate"):
         assert part in str(caught.value)
 
@@ -282,5 +283,5 @@ def test_a_missing_size_is_named() -> None:
 
 
 def test_work_of_no_rows_costs_a_call(server: Profile) -> None:
-    price = Machine.place(server, [0]).work_seconds(0, "matmul", {"rows": 0, "inner": 100, "outer": 10})
+    price = work_seconds(Machine.place(server, [0]), 0, "matmul", {"rows": 0, "inner": 100, "outer": 10})
     assert price.seconds == pytest.approx(10e-6)

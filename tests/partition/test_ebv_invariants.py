@@ -126,13 +126,18 @@ def between_hosts(graph: Graph, gamma: float) -> Quality:
     return measure(partition_stats(graph, partitioned(Ebv(gamma=gamma), graph, hosts, seed=0), hosts))
 
 
-def check_fewer(graph: Graph, fewer: float) -> None:
+def check_fewer(graph: Graph, fewer: float, imbalance: float = 1.01) -> None:
     plain, hierarchical = (between_hosts(graph, gamma) for gamma in (0.0, 0.1))
     assert hierarchical.outer_sum <= (1 - fewer) * plain.outer_sum
-    assert max(plain.edge_imbalance, hierarchical.edge_imbalance) <= 1.01
+    assert max(plain.edge_imbalance, hierarchical.edge_imbalance) <= imbalance
 
 
 def test_fewer_connections_of_hosts_on_a_generated_graph() -> None:
+    check_fewer(generate(RMat(2**16, 750_000, classes=0, feature_width=0)), 0.15, 1.02)  # small: hubs weigh more
+
+
+@pytest.mark.slow
+def test_fewer_connections_of_hosts_on_three_million_edges() -> None:
     check_fewer(generate(RMat(2**18, 3_000_000, classes=0, feature_width=0)), 0.15)
 
 

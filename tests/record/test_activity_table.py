@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.recording.activity import ActivityRecorder, activity_file, merge_activity
+from executor.recording.side_records import DecisionRecorder, merged_records, record_file
 from executor.recording.trace import put_aside
 from executor.state.buffers import Now
 from simgnn.errors import ConfigError
@@ -64,14 +64,14 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def test_a_resumed_run_tells_every_epoch_once(tmp_path: Path) -> None:
     for rank in range(2):
-        path = activity_file(tmp_path, rank)
+        path = record_file(tmp_path, rank, "activity")
         # broken off in epoch 3, after a checkpoint of two epochs
         for start, stop in ((0, 4), (2, 5)):
             put_aside(path)
-            recorder = ActivityRecorder(path, rank, start)
+            recorder = DecisionRecorder(tmp_path, rank, start)
             for epoch in range(start, stop):
                 recorder.note(Now(epoch, 0, epoch), "a/f/rows", 1 - rank, 100 * start + epoch)
             recorder.close()
-    found = decisions_of(merge_activity(tmp_path), 2)
+    found = decisions_of(merged_records(tmp_path, "activity"), 2)
     assert found["a/f/rows"][0, 1, :, 0].tolist() == [0, 1, 202, 203, 204]
     assert np.array_equal(found["a/f/rows"][1, 0], found["a/f/rows"][0, 1])

@@ -12,7 +12,7 @@ from sim.engine_programs import one, route
 from sim.test_fast_forward import same
 from sim.worlds import machine, run, seconds_of_work, times
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.profile.links import Load
+from simgnn.hardware.profile.communication import Load
 from simgnn.hardware.profile.quantities import Duration
 from simgnn.program.ops import Stream, Transfer
 from simgnn.program.program import Program

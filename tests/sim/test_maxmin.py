@@ -22,10 +22,16 @@ def rates(capacity: list[float], paths: list[dict[int, float]], caps: list[float
         table.join(0, one, np.array([weight]), np.array([cap]), np.ones(1), position, np.array([0, 1]))
     dirty = table.settle()
     found = fill(
-        table.order, table.ended, dirty, table.cap, np.array(capacity), np.zeros(len(capacity)), table.crossings
+        table.order,
+        table.columns.ended,
+        dirty,
+        table.columns.cap,
+        np.array(capacity),
+        np.zeros(len(capacity)),
+        table.crossings,
     )
     result = np.empty(len(paths))
-    result[table.owner[table.order]] = found[table.order]
+    result[table.columns.owner[table.order]] = found[table.order]
     return result
 
 
@@ -215,14 +221,20 @@ def test_a_table_kept_up_to_date_is_one_made_anew(network, changes, seed: int) -
             joined += 1
         else:
             gone, _ = alive.pop(pick % len(alive))
-            table.leave(np.flatnonzero((table.owner == gone) & ~table.ended & np.isin(
-                np.arange(len(table.owner)), table.order)))  # fmt: skip
+            table.leave(np.flatnonzero((table.columns.owner == gone) & ~table.columns.ended & np.isin(
+                np.arange(len(table.columns.owner)), table.order)))  # fmt: skip
         dirty = table.settle()
         found = fill(
-            table.order, table.ended, dirty, table.cap, np.array(capacity), np.zeros(len(capacity)), table.crossings
+            table.order,
+            table.columns.ended,
+            dirty,
+            table.columns.cap,
+            np.array(capacity),
+            np.zeros(len(capacity)),
+            table.crossings,
         )
-        table.rate = np.where(found >= 0, found, table.rate)
-        known = table.rate[table.order]
+        table.columns.rate[:] = np.where(found >= 0, found, table.columns.rate)
+        known = table.columns.rate[table.order]
     fresh = FlowTable(len(capacity))
     for number, kind in alive:
         one = np.array([fresh.paths.intern(paths[kind])] * (1 + seed % 40))
@@ -230,9 +242,15 @@ def test_a_table_kept_up_to_date_is_one_made_anew(network, changes, seed: int) -
                    np.zeros(len(one) + 1, dtype=np.int64))  # fmt: skip
     dirty = fresh.settle()
     found = fill(
-        fresh.order, fresh.ended, dirty, fresh.cap, np.array(capacity), np.zeros(len(capacity)), fresh.crossings
+        fresh.order,
+        fresh.columns.ended,
+        dirty,
+        fresh.columns.cap,
+        np.array(capacity),
+        np.zeros(len(capacity)),
+        fresh.crossings,
     )
-    assert table.owner[table.order].tolist() == fresh.owner[fresh.order].tolist()
+    assert table.columns.owner[table.order].tolist() == fresh.columns.owner[fresh.order].tolist()
     assert known == pytest.approx(found[fresh.order], rel=1e-12)
 
 

@@ -130,7 +130,7 @@ def flow_ends(
     """When flows (links, bytes) on bare links end, in seconds."""
     env = simpy.Environment(initial_time=0)
     network = Network(env, np.asarray(capacity, dtype=np.float64), [f"link {i}" for i in range(len(capacity))],
-                      burst=None if burst is None else np.asarray(burst, dtype=np.float64), window=window)  # fmt: skip
+                      burst=np.asarray(burst or [0.0] * len(capacity), dtype=np.float64), window=window)  # fmt: skip
     ends = [-1] * len(flows)
 
     def on_end(labels: Any, end: int) -> None:

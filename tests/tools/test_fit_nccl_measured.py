@@ -10,7 +10,7 @@ from simgnn.analysis.nccl.law import ROUND_BYTES
 from simgnn.analysis.nccl.measured_tables import Table, find_tables, read_tables
 from simgnn.analysis.nccl.profile_entries import interpolation, left_out
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.profile.libraries import Collective
+from simgnn.hardware.profile.communication import Collective
 from simgnn.hardware.profile.profile import Profile, load_profile
 from tools.fit_nccl import fit_machine, fit_messages, predict_left_out
 

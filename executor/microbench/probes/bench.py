@@ -4,20 +4,20 @@ A function under :func:`measures` yields the probes of one shape. Adding a primi
 module that :mod:`executor.microbench.suite` imports.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from executor.microbench.probes.graphs import GraphSpec, Subject
-from executor.microbench.probes.index_streams import StreamSpec
-from executor.microbench.probes.inputs import Pool
-from executor.microbench.timing import Probe, Who
+from executor.microbench.probes.inputs import GraphSpec, Pool, StreamSpec, Subject
+from executor.microbench.timing import Make, Probe, Who
 from executor.microbench.world import World
 from simgnn.hardware.primitives import Primitive
 
 Numbered = tuple[int, StreamSpec | GraphSpec]
-"""A graph to make, with the seed of its random numbers."""
+"""The seed of a graph's random numbers, and the graph."""
 Shapes = Sequence[tuple[Any, ...]]
+Probes = Callable[..., Iterator[Probe]]
 
 
 class Bench:
@@ -31,18 +31,21 @@ class Bench:
         self._subjects: dict[Numbered, Subject] = {}
 
     def subject(self, graph: Numbered) -> Subject:
-        """A graph, and what is made of it."""
         if graph not in self._subjects:
             seed, spec = graph
             self._subjects[graph] = Subject(spec, seed, self.device)
         return self._subjects[graph]
+
+    def calling(self, function: Callable[..., object], *shapes: tuple[int, ...]) -> Make:
+        """``make`` of a probe that calls ``function`` with a matrix of the pool for each of these shapes."""
+        return lambda world: partial(function, *(self.pool.matrix(*shape) for shape in shapes))
 
     def compute_probes(self, who: Who = "all") -> list[Probe]:
         """Probes of all device work at one concurrency level."""
         return [
             replace(probe, who=who)
             for measure in MEASURES
-            for shape in measure.shapes(self.quick)
+            for shape in (measure.quick if self.quick else measure.full)
             for probe in measure.probes(self, *shape)
         ]
 
@@ -52,18 +55,13 @@ class Measure:
     """How ``primitives`` are measured: ``probes(bench, *shape)`` for each shape of a full or of a quick calibration."""
 
     primitives: tuple[Primitive, ...]
-    probes: Callable[..., Iterable[Probe]]
+    probes: Probes
     full: Shapes
     quick: Shapes
-
-    def shapes(self, quick: bool) -> Shapes:
-        """The shapes of one calibration."""
-        return self.quick if quick else self.full
 
 
 MEASURES: list[Measure] = []
 """Everything that measures device work, in the order of its registration."""
-Probes = Callable[..., Iterator[Probe]]
 
 
 def measures(*primitives: Primitive, full: Shapes, quick: Shapes) -> Callable[[Probes], Probes]:
@@ -74,6 +72,11 @@ def measures(*primitives: Primitive, full: Shapes, quick: Shapes) -> Callable[[P
         return probes
 
     return register
+
+
+def shapes(text: str) -> list[tuple[int, ...]]:
+    """Shapes in the notation ``"16x16 1_000x64"``: [(16, 16), (1000, 64)]."""
+    return [tuple(map(int, shape.split("x"))) for shape in text.split()]
 
 
 def float32(**sizes: int) -> dict[str, int]:

@@ -1,4 +1,5 @@
-"""Probes of dense device work: matrix products as layers use them, elementwise passes, copies, gathers, optimizer."""
+"""Probes of work on dense rows: choosing, encoding and decoding as policies do, matrix products as layers use them,
+elementwise passes, copies, gathers, loss, optimizer."""
 
 from collections.abc import Iterator
 
@@ -7,136 +8,131 @@ import torch
 from executor.kernels.epilogue import activation_backward, bias_activation
 from executor.kernels.rows import add_rows, gather_rows
 from executor.layers.affine import transposed_product
-from executor.microbench.probes.bench import Bench, float32, measures
+from executor.microbench.probes.bench import Bench, float32, measures, shapes
 from executor.microbench.timing import Probe, Run
 from executor.microbench.world import World
+from executor.policies.accelerated import measured_cache, measured_codec
 from executor.state.optimizer import FlatOptimizer
 from executor.state.task import Task
-from simgnn.hardware.primitives import COPY, ELEMENTWISE, GATHER, LOSS, MATMUL, OPTIMIZER, SCATTER_ADD
+from simgnn.hardware.primitives import (
+    COPY,
+    DECODE,
+    ELEMENTWISE,
+    ENCODE,
+    GATHER,
+    LOSS,
+    MATMUL,
+    OPTIMIZER,
+    SCATTER_ADD,
+    SELECT,
+)
+from simgnn.policy import PolicyContext
+
+DTYPE = "float32"
+HERE = PolicyContext(0, 0, 0, 0, "forward", 0, 1)
+
+
+@measures(
+    SELECT,
+    full=shapes("16x16 1_000x64 4_000x256 17_000x40 17_000x256 60_000x64 60_000x256"),
+    quick=shapes("16x16 1_000x64 4_000x128 2_000x16 10_000x64 40_000x64 20_000x256"),
+)
+def select_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
+    """Which rows moved from those that were sent last."""
+
+    def make(world: World) -> Run:
+        policy, table = measured_cache(), bench.pool.matrix(rows, width)
+        cached, state = bench.pool.matrix(rows, width).clone(), policy.init(HERE)
+        return lambda: policy.moved(HERE, table, cached, state)
+
+    yield Probe(SELECT.name, "moved", float32(rows=rows, width=width), make)
+
+
+@measures(
+    ENCODE,
+    DECODE,
+    full=shapes(
+        "16x16x8 1_000x64x8 4_000x256x8 4_000x256x2 17_000x40x8 17_000x256x4 17_000x256x8 20_000x128x16 40_000x256x8"
+    ),
+    quick=shapes("16x16x8 1_000x64x8 4_000x128x2 8_000x64x8 8_000x256x8 10_000x128x16"),
+)
+def coding_probes(bench: Bench, rows: int, width: int, bits: int) -> Iterator[Probe]:
+    """Linear codes of dense rows, and rows from them."""
+    policy = measured_codec(bits)
+
+    def decode(world: World) -> Run:
+        packed = policy.pack(bench.pool.matrix(rows, width))
+        return lambda: policy.decode(HERE, packed, width, DTYPE)
+
+    sizes = float32(rows=rows, width=width, row_bytes=policy.row_bytes(width, DTYPE))
+    yield Probe(ENCODE.name, f"{bits}-bit", sizes, bench.calling(policy.pack, (rows, width)))
+    yield Probe(DECODE.name, f"{bits}-bit", sizes, decode)
 
 
 @measures(
     MATMUL,
-    full=(
-        (16, 16, 16),
-        (64, 256, 256),
-        (700, 1433, 16),
-        (2_000, 64, 64),
-        (5_000, 500, 32),
-        (8_000, 256, 7),
-        (17_000, 256, 40),
-        (17_000, 256, 256),
-        (35_000, 128, 128),
-        (60_000, 100, 47),
-        (85_000, 128, 256),
-        (85_000, 256, 40),
-        (85_000, 256, 256),
+    full=shapes(
+        "16x16x16 64x256x256 700x1433x16 2_000x64x64 5_000x500x32 8_000x256x7 17_000x256x40 17_000x256x256 "
+        "35_000x128x128 60_000x100x47 85_000x128x256 85_000x256x40 85_000x256x256"
     ),
-    quick=((16, 16, 16), (64, 256, 256), (2_000, 128, 64), (10_000, 256, 16), (10_000, 256, 128), (40_000, 64, 64)),
+    quick=shapes("16x16x16 64x256x256 2_000x128x64 10_000x256x16 10_000x256x128 40_000x64x64"),
 )
 def matmul_probes(bench: Bench, rows: int, inner: int, outer: int) -> Iterator[Probe]:
-    """Of a layer of that shape: forward, input gradient and weight gradient, as autograd runs them."""
-    matrix = bench.pool.matrix
+    """Forward, input gradient and weight gradient of a layer of that shape, as autograd runs them."""
 
-    def forward(world: World) -> Run:
-        x, weight = matrix(rows, inner), matrix(inner, outer)
-        return lambda: torch.mm(x, weight)
+    def input_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.mm(gradient, weight.t())
 
-    def input_gradient(world: World) -> Run:
-        gradient, weight = matrix(rows, outer), matrix(inner, outer)
-        return lambda: torch.mm(gradient, weight.t())
-
-    def weight_gradient(world: World) -> Run:
-        x, gradient = matrix(rows, inner), matrix(rows, outer)
-        return lambda: transposed_product(x, gradient)
-
-    for form, make, sizes in (
-        ("forward", forward, float32(rows=rows, inner=inner, outer=outer, crossed=0)),
-        ("input-gradient", input_gradient, float32(rows=rows, inner=outer, outer=inner, crossed=0)),
-        ("weight-gradient", weight_gradient, float32(rows=inner, inner=rows, outer=outer, crossed=1)),
+    x, weight, gradient = (rows, inner), (inner, outer), (rows, outer)
+    for form, function, given, (m, k, n), crossed in (
+        ("forward", torch.mm, (x, weight), (rows, inner, outer), 0),
+        ("input-gradient", input_gradient, (gradient, weight), (rows, outer, inner), 0),
+        ("weight-gradient", transposed_product, (x, gradient), (inner, rows, outer), 1),
     ):
-        yield Probe(MATMUL.name, form, sizes, make)
+        sizes = float32(rows=m, inner=k, outer=n, crossed=crossed)
+        yield Probe(MATMUL.name, form, sizes, bench.calling(function, *given))
 
 
 @measures(
     ELEMENTWISE,
-    full=(
-        (16, 16),
-        (1_000, 16),
-        (2_500, 256),
-        (17_000, 40),
-        (17_000, 256),
-        (60_000, 10),
-        (50_000, 128),
-        (85_000, 256),
-    ),
-    quick=((16, 16), (10_000, 16), (2_500, 128), (10_000, 128), (20_000, 256)),
+    full=shapes("16x16 1_000x16 2_500x256 17_000x40 17_000x256 60_000x10 50_000x128 85_000x256"),
+    quick=shapes("16x16 10_000x16 2_500x128 10_000x128 20_000x256"),
 )
 def elementwise_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
     """The passes that layers make: bias and ReLU in place (2) and into a new array (2), the backward of both (3), and
     the sums of a bias' gradient alone (1)."""
-    matrix = bench.pool.matrix
+    table, row = (rows, width), (width,)
 
     def in_place(world: World) -> Run:
-        x, bias = matrix(rows, width).clone(), matrix(1, width)[0]
+        x, bias = bench.pool.matrix(*table).clone(), bench.pool.matrix(*row)
         return lambda: bias_activation(x, bias, "relu", out=x)
 
-    def fresh(world: World) -> Run:
-        x, bias = matrix(rows, width), matrix(1, width)[0]
-        return lambda: bias_activation(x, bias, "relu")
-
-    def reverse(world: World) -> Run:
-        gradient, output = matrix(rows, width), matrix(rows, width)
-        return lambda: activation_backward(gradient, output)
-
-    def sums(world: World) -> Run:
-        gradient = matrix(rows, width)
-        return lambda: activation_backward(gradient, None)
-
-    for form, passes, make in (
-        ("in-place", 2, in_place),
-        ("fresh", 2, fresh),
-        ("backward", 3, reverse),
-        ("sums", 1, sums),
-    ):
+    fresh = bench.calling(lambda x, bias: bias_activation(x, bias, "relu"), table, row)
+    reverse = bench.calling(activation_backward, table, table)
+    sums = bench.calling(lambda gradient: activation_backward(gradient, None), table)
+    forms = (("in-place", 2, in_place), ("fresh", 2, fresh), ("backward", 3, reverse), ("sums", 1, sums))
+    for form, passes, make in forms:
         yield Probe(ELEMENTWISE.name, form, float32(rows=rows, width=width, passes=passes), make)
 
 
 @measures(
     COPY,
-    full=((16, 64), (1_000, 64), (3_000, 128), (8_000, 128), (25_000, 256), (50_000, 256), (85_000, 256)),
-    quick=((16, 64), (1_000, 64), (4_000, 64), (8_000, 128), (16_000, 256), (40_000, 256)),
+    full=shapes("16x64 1_000x64 3_000x128 8_000x128 25_000x256 50_000x256 85_000x256"),
+    quick=shapes("16x64 1_000x64 4_000x64 8_000x128 16_000x256 40_000x256"),
 )
 def copy_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
     """Copies of float32 [rows, width] into a new array."""
-
-    def make(world: World) -> Run:
-        x = bench.pool.matrix(rows, width)
-        return lambda: x.clone()
-
-    yield Probe(COPY.name, "clone", float32(rows=rows, width=width), make)
+    yield Probe(COPY.name, "clone", float32(rows=rows, width=width), bench.calling(torch.clone, (rows, width)))
 
 
 @measures(
     GATHER,
     SCATTER_ADD,
-    full=(
-        (100, 256, 1_000),
-        (1_000, 128, 10_000),
-        (2_000, 40, 17_000),
-        (8_000, 256, 17_000),
-        (15_000, 64, 40_000),
-        (30_000, 256, 85_000),
-        (60_000, 64, 85_000),
+    full=shapes(
+        "100x256x1_000 1_000x128x10_000 2_000x40x17_000 8_000x256x17_000 15_000x64x40_000 30_000x256x85_000 "
+        "60_000x64x85_000"
     ),
-    quick=(
-        (100, 64, 1_000),
-        (1_000, 40, 5_000),
-        (2_000, 256, 10_000),
-        (5_000, 128, 10_000),
-        (10_000, 256, 20_000),
-        (20_000, 64, 40_000),
-    ),
+    quick=shapes("100x64x1_000 1_000x40x5_000 2_000x256x10_000 5_000x128x10_000 10_000x256x20_000 20_000x64x40_000"),
 )
 def gather_probes(bench: Bench, rows: int, width: int, sources: int) -> Iterator[Probe]:
     """Picking ascending rows of ``sources`` into a new array, and adding them back (scatter)."""
@@ -160,8 +156,8 @@ def gather_probes(bench: Bench, rows: int, width: int, sources: int) -> Iterator
 
 @measures(
     LOSS,
-    full=((100, 7), (1_000, 40), (2_000, 10), (10_000, 5), (10_000, 47), (20_000, 16), (45_000, 40)),
-    quick=((100, 8), (1_000, 16), (2_000, 4), (3_000, 40), (10_000, 16)),
+    full=shapes("100x7 1_000x40 2_000x10 10_000x5 10_000x47 20_000x16 45_000x40"),
+    quick=shapes("100x8 1_000x16 2_000x4 3_000x40 10_000x16"),
 )
 def loss_probes(bench: Bench, rows: int, classes: int) -> Iterator[Probe]:
     """The loss as training takes it, with gradient and counts, where all rows are training rows."""
@@ -178,8 +174,8 @@ def loss_probes(bench: Bench, rows: int, classes: int) -> Iterator[Probe]:
 
 @measures(
     OPTIMIZER,
-    full=[(256,), (10_000,), (60_000,), (200_000,), (600_000,), (1_500_000,), (3_000_000,)],
-    quick=[(256,), (10_000,), (100_000,), (400_000,), (1_500_000,)],
+    full=shapes("256 10_000 60_000 200_000 600_000 1_500_000 3_000_000"),
+    quick=shapes("256 10_000 100_000 400_000 1_500_000"),
 )
 def optimizer_probes(bench: Bench, elements: int) -> Iterator[Probe]:
     """Adam over one flat vector of parameters, as training keeps them."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simgnn.analysis.fit.samples import Sample
 from simgnn.analysis.fit.solver import MAD_TO_SIGMA, costs
 from simgnn.hardware.price.collectives import bus_seconds, bytes_moved, hops, steps
-from simgnn.hardware.profile.libraries import Algorithm, Collective
+from simgnn.hardware.profile.communication import Algorithm, Collective
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 
 FloatArray = NDArray[np.float64]
@@ -62,7 +62,6 @@ def held_out(samples: Sequence[Sample], fit: Callable[[float], Predictor]) -> Ca
 
 
 def without(samples: Sequence[Sample], size: float) -> list[Sample]:
-    """The samples of all other sizes."""
     return [sample for sample in samples if sample.sizes["bytes"] != size]
 
 
@@ -102,7 +101,6 @@ def floor_and_rates(samples: Sequence[Sample]) -> tuple[float, FloatArray]:
 
 
 def exchange_floor(samples: Sequence[Sample]) -> float:
-    """The time of an even exchange of no bytes."""
     return floor_and_rates([sample for sample in samples if sample.form == "even"])[0]
 
 

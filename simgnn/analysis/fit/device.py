@@ -34,8 +34,6 @@ SWITCH = "switch"
 
 @dataclass(frozen=True)
 class CurveFit:
-    """One curve with how well it fits."""
-
     curve: Curve
     fit: Fit
 
@@ -183,7 +181,6 @@ def _groups(samples: Sequence[Sample]) -> list[str] | None:
 
 
 def _features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[str, FloatArray]:
-    """Features of samples of one primitive, each float64 [n]; ``caches``: bytes of each that one rank has."""
     primitive = samples[0].primitive
     names = set(samples[0].sizes)
     if any(set(sample.sizes) != names for sample in samples):
@@ -212,7 +209,6 @@ def host_of(facts: Facts, device: str, link: str | None) -> tuple[Host, str]:
 
 
 def describe_host(facts: Facts) -> str:
-    """A host's device in words."""
     return facts.device_name or facts.device if is_gpu(facts) else f"{facts.cpu_model}, {facts.cores} cores"
 
 

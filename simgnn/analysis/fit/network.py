@@ -34,8 +34,7 @@ from simgnn.analysis.fit.calls import (
 )
 from simgnn.analysis.fit.samples import Sample
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile.libraries import Backend, Message, Ports
-from simgnn.hardware.profile.links import LinkType
+from simgnn.hardware.profile.communication import Backend, LinkType, Message, Ports
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 
 ONE_WAY_AT_A_TIME = 0.6
@@ -127,7 +126,14 @@ def fit_network(samples: Sequence[Sample], cores: float | None, library: str) ->
         efficiency=efficiency(sends, send_rates, send_floor, limits.message),
     )
     port = Bandwidth.of(limits.port, "measured", note="one rank, all its messages together")
-    predicted = cache(lambda size: _predictor(without(sends, size), without(exchanges, size)))
+
+    @cache
+    def predicted(size: float) -> Predictor:
+        alone, together = without(sends, size), without(exchanges, size)
+        starts = _floors(together)
+        found = _fit_limits(alone, together, floor_and_rates(alone)[0], starts)
+        return lambda sample: starts[sample.ranks] + found.seconds(sample)
+
     of_group = {ranks: [s for s in exchanges if s.ranks == ranks] for ranks in floors}
     collectives = [exchange_entry(mine, ranks, send_floor) for ranks, mine in of_group.items()]
     errors: Errors = {}
@@ -174,16 +180,8 @@ def _check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: 
 
 
 def _floors(exchanges: Sequence[Sample]) -> dict[int, float]:
-    """Floor of an exchange by group size."""
     groups = sorted({sample.ranks for sample in exchanges})
     return {ranks: exchange_floor([s for s in exchanges if s.ranks == ranks]) for ranks in groups}
-
-
-def _predictor(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Predictor:
-    """Seconds of an exchange, fitted to these samples."""
-    floors = _floors(exchanges)
-    limits = _fit_limits(sends, exchanges, floor_and_rates(sends)[0], floors)
-    return lambda sample: floors[sample.ranks] + limits.seconds(sample)
 
 
 def _fit_limits(

@@ -27,9 +27,8 @@ from simgnn.analysis.fit.device import CurveFit, cores_of, describe_host, fit_de
 from simgnn.analysis.fit.network import NetworkFit, Pair, fit_network, fit_pair
 from simgnn.analysis.fit.samples import Sample, SampleFile
 from simgnn.errors import HardwareError
+from simgnn.hardware.profile.communication import Backend, Collective, LinkType, Message
 from simgnn.hardware.profile.devices import Device
-from simgnn.hardware.profile.libraries import Backend, Collective, Message
-from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.profile import Meta, Profile
 from simgnn.hardware.profile.quantities import Duration
 from simgnn.hardware.topology.topology import Edge, Topology
@@ -176,7 +175,6 @@ def _loopback(fit: NetworkFit, floor: float) -> LinkType:
 
 
 def _best(host: int, pairs: Mapping[tuple[int, int], Pair]) -> Pair:
-    """The fastest pair that a host is in."""
     return max((found for pair, found in pairs.items() if host in pair), key=lambda found: found.way_bytes_per_s)
 
 

@@ -91,7 +91,6 @@ class SampleFile(_Strict):
     samples: tuple[Sample, ...]
 
     def rank_hosts(self) -> tuple[int, ...]:
-        """Host of each rank."""
         at = {rank: number for number, host in enumerate(self.hosts) for rank in host.ranks}
         return tuple(at[rank] for rank in range(self.ranks))
 
@@ -144,7 +143,6 @@ def _pool(passes: Sequence[SampleFile]) -> SampleFile:
 
 
 def _where(file: SampleFile) -> dict[str, object]:
-    """What passes must have in common."""
     read = ("host", "cores", "device", "torch", "allocator")
     hosts = [({name: getattr(host.facts, name) for name in read}, host.ranks) for host in file.hosts]
     return {"hosts": hosts, "threads": file.threads, "backend": file.backend, "quick": file.quick}
@@ -152,7 +150,6 @@ def _where(file: SampleFile) -> dict[str, object]:
 
 def _mean(samples: Sequence[Sample]) -> Sample:
     def mean(values: Sequence[float], samples: Sequence[Sample]) -> float:
-        """The mean of ``values``, weighted by the samples' repeats."""
         weighted = sum(value * sample.repeats for value, sample in zip(values, samples, strict=True))
         return weighted / sum(sample.repeats for sample in samples)
 

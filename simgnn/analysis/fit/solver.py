@@ -18,18 +18,17 @@ MAD_TO_SIGMA = 1.4826
 OUTLIER_SIGMAS = 4.0
 OUTLIER_FLOOR = float(np.log(1.25))
 OUTLIER_SHARE = 0.1
-"""Outlier rule: after a first fit, samples whose log residual lies further from the median than both 4 robust sigmas
-(1.4826 MAD) and a factor of 1.25 are left out, the worst first, never more than a tenth of them; then it is fitted
-again, once."""
+"""Outlier rule: after a first fit, samples whose log residual is further from the median than both 4 robust sigmas
+(1.4826 MAD) and a factor of 1.25 are left out, the worst first, at most a tenth of them. Then the fit is repeated
+once."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Coefficients [k] >= 0 and how well they hold.
+    """Coefficients [k] >= 0 and errors of held-out samples, which the fit that predicts them has not seen.
 
-    Residuals are held out: a sample's comes from a fit that saw neither it nor others of its group. ``spread``: robust
-    sigma (1.4826 MAD) of log residuals; ``mean_error``: mean |log residual|; ``median_error``: median relative error;
-    ``worst``: the largest |log residual|. ``used``: samples fitted; ``left_out``: the outliers.
+    ``spread``: robust sigma (1.4826 MAD) of log residuals; ``mean_error``: mean |log residual|; ``median_error``:
+    median relative error; ``worst``: the largest |log residual|. ``used``: samples fitted; ``left_out``: the outliers.
     """
 
     coefficients: FloatArray
@@ -44,12 +43,14 @@ class Fit:
 def solve(features: FloatArray, seconds: FloatArray, what: str, groups: Sequence[str] | None = None) -> Fit:
     """Fit ``seconds`` [n] by non-negative combinations of ``features`` [n, k].
 
-    ``groups`` [n]: samples with the same value are held out together (probes of one graph); None: five folds.
-    Raises :class:`HardwareError`, naming ``what``, when the samples cannot determine a curve: too few, not positive,
-    not finite, or all of one size.
+    ``groups`` [n]: samples with the same value are held out together (probes of one graph); None: five folds. Raises
+    :class:`HardwareError`, naming ``what``, for samples that are too few, not positive, not finite, or of one size.
     """
     keep = _kept(features, seconds, what)
-    folds = _folds(seconds[keep]) if groups is None else np.unique(np.array(groups), return_inverse=True)[1][keep]
+    if groups is None:  # dealt out in order of time, so that every fold has short and long samples
+        folds = np.argsort(np.argsort(seconds[keep], kind="stable")) % FOLDS
+    else:
+        folds = np.unique(np.array(groups), return_inverse=True)[1][keep]
     held_out = _cross_validate(features[keep], seconds[keep], folds)
     centred = np.abs(held_out - np.median(held_out))
     return Fit(
@@ -93,10 +94,10 @@ def _kept(features: FloatArray, seconds: FloatArray, what: str) -> NDArray[np.bo
 
 
 def _minimise(features: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Coefficients with the least squared log residual. Starts from non-negative least squares on relative errors.
+    """Coefficients with the least squared log residual, from a start by non-negative least squares on relative errors.
 
-    Columns are scaled to one by their largest share of a time, so that all unknowns are of one magnitude; terms that
-    start at zero get a small share, from which the solver can raise or drop them.
+    Columns are scaled by their largest share of a time. Terms that start at zero get a small share, from which the
+    solver can raise or drop them.
     """
     # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
@@ -119,14 +120,6 @@ def _minimise(features: FloatArray, seconds: FloatArray) -> FloatArray:
     found = np.asarray(result.x, dtype=np.float64)
     found[found * scaled.max(axis=0) < 1e-6] = 0.0  # a share below a millionth of any time is the solver's own noise
     return np.asarray(found / scale)
-
-
-def _folds(seconds: FloatArray) -> NDArray[np.int64]:
-    """Fold of each sample [n]: dealt out in order of time, so that every fold has short and long ones."""
-    samples = len(seconds)
-    fold_of = np.empty(samples, dtype=np.int64)
-    fold_of[np.argsort(seconds, kind="stable")] = np.arange(samples) % min(FOLDS, samples)
-    return fold_of
 
 
 def _cross_validate(features: FloatArray, seconds: FloatArray, folds: NDArray[np.int64]) -> FloatArray:

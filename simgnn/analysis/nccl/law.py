@@ -1,26 +1,27 @@
 """What NCCL does alike for all rank counts: which algorithm it takes for a size, and how times grow with ranks.
 
-NCCL takes the algorithm that it expects to be fastest. Its expectation of trees holds a table by powers of two of the
-size (``treeCorrectionFactor`` in src/graph/tuning.cc, protocol Simple, the same from 2.8 to 2.18), so that it changes
-between ring and tree just there, and times jump. Latencies, which decide below some hundred KiB, are left out here.
+NCCL takes the algorithm that it expects to be fastest. Its expectation of trees is a table by powers of two of the size
+(``treeCorrectionFactor`` in src/graph/tuning.cc, protocol Simple, the same from 2.8 to 2.18), so it changes between
+ring and tree just there, and times jump. Latencies, which decide below some hundred KiB, are left out here.
 
-Inside a host a table tells by itself: each further round of a ring shows as a step in its times, and what its bytes
-take beyond the link's own rate (measured with single messages) is the filling of the pipeline. Across hosts the tables
-of several rank counts tell together how many ranks share a rail, and what all rails of a host share.
+Inside a host one table is enough: each further round of a ring is a step in its times, and the time of its bytes beyond
+the link's own rate (measured with single messages) is the filling of the pipeline. Across hosts only the tables of
+several rank counts together show how many ranks share a rail, and what all rails of a host share.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.analysis.nccl.curves import read, smooth_curve, straight_line
-from simgnn.analysis.nccl.measured_tables import Floats, Table
+from simgnn.analysis.nccl.measured_tables import Floats, Table, read, smooth_curve, straight_line
 from simgnn.hardware.price.collectives import FIRST_ROUND, flow_bytes, steps
-from simgnn.hardware.profile.libraries import Algorithm, Choice
+from simgnn.hardware.profile.communication import Algorithm, Choice
 
+ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree")
 LARGE_BYTES = float(1 << 18)
 """Below it the measured times are mostly noise of the calls, and latencies decide: no law is learnt there."""
 TREE_SHARES = ((18, 0.5), (21, 0.6), (22, 0.7), (23, 0.8), (24, 0.7), (26, 0.8), (27, 0.9))
@@ -29,10 +30,24 @@ CANDIDATES = np.arange(0.5, 1.5, 0.01)
 """What NCCL may expect of a tree's rate over that of a ring."""
 ALIKE = 1.05
 """Choices whose errors are within this factor explain the times equally well."""
+ROUND_BYTES = float(1 << 22)
+"""Inside a host, rounds and fill are learnt and paid from here on: below, other protocols have shorter hops."""
+STREAM_BYTES = float(1 << 24)
+"""From here on times inside a host grow as the bytes do, and tell rates."""
+CHUNKS = tuple(2.0**20 * np.array([1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 6.0]))
+HOPS_S = tuple(1e-6 * np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0]))
+RANKS_PER_RAIL = (2, 1, 4)
+"""The first unless others do clearly better: a DGX has two GPUs and their network cards behind one PCIe switch."""
+SHARED = tuple(1e9 * np.array([120.0, 80.0, 60.0, 50.0, 40.0, 30.0, 20.0]))
+"""Bytes per second of what all rails of a host share, tried besides the rate of its own links."""
+BETTER = 0.95
+"""A form with more in it must leave less than this share of the error."""
+THIN = 3
+"""Every so many rows are enough to tell rails: they make differences of a half, not of a hundredth."""
 
 
 def choice_of(tree_over_ring: float, scope: str) -> Choice:
-    """NCCL's choice with one number put in: what it expects of a tree over a ring."""
+    """NCCL's choice, given what it expects of a tree's rate over that of a ring."""
     return Choice.model_validate(
         {
             "scope": scope,
@@ -49,9 +64,9 @@ def taken(table: Table, choice: Choice | None, algorithm: Algorithm) -> NDArray[
     if choice is None:
         return np.full(len(table.nbytes), algorithm == "ring")
     # from one step to the next all sizes go one way
-    steps = [step.size for step in choice.shares]
-    ways = np.array([choice.algorithm(table.ranks, size) == algorithm for size in (0.0, *steps)], dtype=np.bool_)
-    return ways[np.searchsorted(steps, table.nbytes, side="right")]
+    sizes = [step.size for step in choice.shares]
+    ways = np.array([choice.algorithm(table.ranks, size) == algorithm for size in (0.0, *sizes)], dtype=np.bool_)
+    return ways[np.searchsorted(sizes, table.nbytes, side="right")]
 
 
 def fit_choice(tables: Sequence[Table], scope: str) -> Choice | None:
@@ -72,47 +87,26 @@ def fit_choice(tables: Sequence[Table], scope: str) -> Choice | None:
 
 def _bends(table: Table, scope: str) -> Floats:
     """Mean relative error, for each candidate, of a line through the rows of each algorithm."""
-    known: dict[bytes, float] = {}
-    found = []
-    for ratio in CANDIDATES:
-        rows = taken(table, choice_of(ratio, scope), "tree")
-        if rows.tobytes() not in known:
-            known[rows.tobytes()] = _bend(table, rows)
-        found.append(known[rows.tobytes()])
-    return np.array(found)
 
+    @cache
+    def bend(tree_rows: bytes) -> float:
+        tree = np.frombuffer(tree_rows, dtype=np.bool_)
+        missed = np.zeros(len(table.nbytes))
+        for rows in (tree, ~tree):
+            if rows.sum() > 2:
+                x, seconds = table.nbytes[rows], table.seconds[rows]
+                start, slope = straight_line(x, seconds, seconds)
+                missed[rows] = np.abs((start + slope * x) / seconds - 1.0)
+        return float(missed.mean())
 
-def _bend(table: Table, tree: NDArray[np.bool_]) -> float:
-    missed = np.zeros(len(table.nbytes))
-    for rows in (tree, ~tree):
-        if rows.sum() > 2:
-            x, seconds = table.nbytes[rows], table.seconds[rows]
-            start, slope = straight_line(x, seconds, seconds)
-            missed[rows] = np.abs((start + slope * x) / seconds - 1.0)
-    return float(missed.mean())
-
-
-ROUND_BYTES = float(1 << 22)
-"""Inside a host, rounds and fill are learnt and paid from here on: below, other protocols have shorter hops."""
-STREAM_BYTES = float(1 << 24)
-"""From here on times inside a host grow as the bytes do, and tell rates."""
-CHUNKS = tuple(2.0**20 * np.array([1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 6.0]))
-HOPS_S = tuple(1e-6 * np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0]))
-RANKS_PER_RAIL = (2, 1, 4)
-"""The first unless others do clearly better: a DGX has two GPUs and their network cards behind one PCIe switch."""
-SHARED = tuple(1e9 * np.array([120.0, 80.0, 60.0, 50.0, 40.0, 30.0, 20.0]))
-"""Bytes per second of what all rails of a host share, tried besides the rate of its own links."""
-BETTER = 0.95
-"""A form with more in it must leave less than this share of the error."""
-THIN = 3
-"""Every so many rows are enough to tell rails: they make differences of a half, not of a hundredth."""
+    return np.array([bend(taken(table, choice_of(ratio, scope), "tree").tobytes()) for ratio in CANDIDATES])
 
 
 @dataclass(frozen=True)
 class Law:
     """What holds for all rank counts of one scope. ``hop_s``, ``tree_hop_s``: seconds of a hop on a ring, in a tree;
     ``chunk``: bytes of a rank's share that go round at once; ``fill``: the part of a step that fills the pipeline;
-    ``ranks_per_rail``, ``inside``: as :class:`simgnn.hardware.profile.libraries.Collective` has them; ``choice``:
+    ``ranks_per_rail``, ``inside``: as :class:`simgnn.hardware.profile.communication.Collective` has them; ``choice``:
     between both."""
 
     scope: str
@@ -125,7 +119,6 @@ class Law:
     choice: Choice | None = None
 
     def rows(self, table: Table, algorithm: Algorithm) -> Table:
-        """The rows of a table that were run with this algorithm."""
         return table.where(taken(table, self.choice, algorithm))
 
     def moved(self, table: Table, algorithm: Algorithm) -> Floats:
@@ -134,23 +127,18 @@ class Law:
         longer = 1.0 + self.fill / steps("allreduce", algorithm, table.ranks)
         return flow_bytes("allreduce", algorithm, table.ranks, 1.0) * longer / rails * table.nbytes
 
-    def hops(self, table: Table, algorithm: Algorithm) -> Floats:
-        """Hops [n] that follow one another in a call."""
-        return self.hops_at(table.nbytes, table.ranks, algorithm)
-
-    def hops_at(self, nbytes: Floats, ranks: int, algorithm: Algorithm) -> Floats:
-        """Hops [n] of calls with buffers of ``nbytes`` [n]."""
+    def hops(self, nbytes: Floats, ranks: int, algorithm: Algorithm) -> Floats:
+        """Hops [n] that follow one another in calls with buffers of ``nbytes`` [n]."""
         count = steps("allreduce", algorithm, ranks)
         if self.chunk is None or algorithm != "ring":
             return np.full(len(nbytes), float(count))
         return (count + 1) * (np.ceil(nbytes / ranks / self.chunk) + FIRST_ROUND)
 
     def hops_s(self, table: Table, algorithm: Algorithm) -> Floats:
-        """Seconds [n] of the hops of a call."""
-        return self.hops(table, algorithm) * (self.tree_hop_s if algorithm == "tree" else self.hop_s)
+        hop_s = self.tree_hop_s if algorithm == "tree" else self.hop_s
+        return self.hops(table.nbytes, table.ranks, algorithm) * hop_s
 
     def inside_s(self, table: Table, algorithm: Algorithm) -> Floats:
-        """Seconds [n] of the bytes inside the hosts."""
         if self.inside is None:
             return np.zeros(len(table.nbytes))
         return flow_bytes("allreduce", algorithm, table.ranks, 1.0) / self.inside * table.nbytes
@@ -158,7 +146,7 @@ class Law:
     def error(self, tables: Sequence[Table]) -> float:
         """Mean relative error of one smooth curve through the bytes of each algorithm in all tables together."""
         missed = []
-        for algorithm in _algorithms(self.choice):
+        for algorithm in ALGORITHMS[: 1 if self.choice is None else 2]:
             parts = [self.rows(table, algorithm) for table in tables]
             parts = [part for part in parts if len(part.nbytes)]
             if not parts:
@@ -192,12 +180,10 @@ def _inside_a_host(tables: Sequence[Table], link: float | None) -> Law:
     def error(law: Law) -> float:
         return float(np.mean([law.error([table]) for table in large]))
 
-    law = Law("host")
     if not large:
-        return law
-    law = _least(
-        error, law, (Law("host", hop_s=float(hop), chunk=float(chunk)) for chunk, hop in product(CHUNKS, HOPS_S[1:]))
-    )
+        return Law("host")
+    stepped = (Law("host", hop_s=float(hop), chunk=float(chunk)) for chunk, hop in product(CHUNKS, HOPS_S[1:]))
+    law = _least(error, Law("host"), stepped)
     if link is None:
         return law
     fills = []
@@ -217,18 +203,15 @@ def _across_hosts(tables: Sequence[Table], inside: Sequence[Table]) -> Law:
     rates = [float(np.median((Law("host").moved(table, "ring") / table.seconds)[-9:])) for table in inside]
     own = max(rates) if rates else None
     choice = fit_choice(tables, "cluster")
-    large = [table.where(table.nbytes >= LARGE_BYTES).where_every(THIN) for table in tables]
+    large = [table.where(table.nbytes >= LARGE_BYTES) for table in tables]
+    large = [table.where(np.arange(len(table.nbytes)) % THIN == 0) for table in large]
     hop = _inside_a_host(inside, None).hop_s
     law = Law("cluster", hop_s=hop, ranks_per_rail=RANKS_PER_RAIL[0], inside=own, choice=choice)
     law = replace(law, tree_hop_s=_tree_hop_s(large, law))
     if len({table.ranks for table in large}) < 2:
         return law
-
-    def error(law: Law) -> float:
-        return law.error(large)
-
-    law = _least(error, law, (replace(law, ranks_per_rail=count) for count in RANKS_PER_RAIL[1:]))
-    return _least(error, law, (replace(law, inside=float(rate)) for rate in SHARED))
+    law = _least(lambda law: law.error(large), law, (replace(law, ranks_per_rail=n) for n in RANKS_PER_RAIL[1:]))
+    return _least(lambda law: law.error(large), law, (replace(law, inside=float(rate)) for rate in SHARED))
 
 
 def _tree_hop_s(tables: Sequence[Table], law: Law) -> float:
@@ -256,7 +239,3 @@ def _link_rate(tables: Sequence[Table]) -> float | None:
             if len(large.nbytes) > 2:
                 return 1.0 / straight_line(large.nbytes, large.seconds, large.seconds)[1]
     return None
-
-
-def _algorithms(choice: Choice | None) -> tuple[Algorithm, ...]:
-    return ("ring",) if choice is None else ("ring", "tree")

@@ -1,7 +1,8 @@
-"""Entries of a profile from the tables of one scope: a curve a table for each algorithm, and the mean of them all.
+"""Entries of a profile from the tables of one scope, and how well they predict times that they were not fitted on.
 
-A table's curve may be a staircase, where its rows are (two H100: 11 us at 150 kB, 23 us at 200 kB). Pooling the rows of
-several in one curve would let it jump from table to table between neighbouring sizes, besides.
+Each table has a curve for each algorithm; entries for other rank counts are the mean of these curves. A table's curve
+may be a staircase, where its rows are (two H100: 11 us at 150 kB, 23 us at 200 kB). One curve through the pooled rows
+of several tables would also jump from table to table between neighbouring sizes.
 """
 
 from collections.abc import Sequence
@@ -10,9 +11,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from simgnn.analysis.nccl.curves import (
+from simgnn.analysis.nccl.law import ALGORITHMS, LARGE_BYTES, ROUND_BYTES, Law, fit_law
+from simgnn.analysis.nccl.measured_tables import (
     FLOOR_SHARE,
     Curve,
+    Floats,
+    Table,
     mean_curve,
     read,
     rounded,
@@ -21,27 +25,27 @@ from simgnn.analysis.nccl.curves import (
     spread_steps,
     straight_line,
 )
-from simgnn.analysis.nccl.law import LARGE_BYTES, ROUND_BYTES, Law, fit_law
-from simgnn.analysis.nccl.measured_tables import Floats, Table
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.profile.libraries import Algorithm, Choice, Collective
+from simgnn.hardware.profile.communication import Algorithm, Choice, Collective
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 from simgnn.units import format_quantity
 
-ALGORITHMS: tuple[Algorithm, ...] = ("ring", "tree")
 LARGEST_BYTES = float(1 << 40)
 """Where a regime that nothing ends is written to end."""
 HOST_REGIMES = ((0.0, LARGE_BYTES, "ll"), (LARGE_BYTES, ROUND_BYTES, "ll128"), (ROUND_BYTES, np.inf, "simple"))
-"""From so many bytes of the buffer to so many, the protocol that a ring is taken to have; the tables do not say."""
+"""Regimes of a ring inside a host. The protocols are assumed: the tables do not state them."""
 PROTOCOLS = {1: (None,), 2: ("ll", "simple"), 3: ("ll", "ll128", "simple")}
-"""Of a ring across hosts, by how many pieces its times fall into."""
+"""Protocols of a ring across hosts, by the number of pieces that its times fall into."""
 SWITCH_ROWS = 6
-"""Sizes before and after a change of protocol, of which each takes longer before than any after: of times that do not
-change, one place in 900 looks so."""
+"""A change of protocol is told by so many sizes before it that all take longer than any of as many after it. Of times
+that do not change, one place in 900 looks so."""
 SWITCH_FALL = 0.1
 """The least share by which times fall there."""
+FOLDS = 5
+Regime = tuple[float, float, str | None]
+"""From so many bytes of the buffer up to but not with so many, with the protocol of NCCL."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,11 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """A table's ``rows`` of one algorithm from ``low`` up to but not with ``high`` bytes, measured over ``reach``,
-    and the ``curve`` of their bytes after ``law``'s hops."""
+    """The ``rows`` of a table that were run with one algorithm in one regime, measured over ``reach``, and the
+    ``curve`` of their bytes after ``law``'s hops."""
 
-    low: float
-    high: float
-    protocol: str | None
+    regime: Regime
+    algorithm: Algorithm
     law: Law
     rows: Table
     reach: tuple[float, float]
@@ -82,20 +85,20 @@ def fit_scope(tables: Sequence[Table], law: Law) -> Fitted:
     entries = []
     for table in tables:
         for algorithm in ALGORITHMS:
-            entries += [_entry([piece], algorithm) for piece in _pieces(table, law, algorithm, alone=True)]
+            entries += [_entry([piece]) for piece in _pieces(table, law, algorithm, alone=True)]
     if len({table.ranks for table in tables}) > 1:
         for algorithm in ALGORITHMS:
             pieces = [piece for table in tables for piece in _pieces(table, law, algorithm, alone=False)]
-            for low in sorted({piece.low for piece in pieces}):
-                entry = _entry([piece for piece in pieces if piece.low == low], algorithm)
+            for low in sorted({piece.regime[0] for piece in pieces}):
+                entry = _entry([piece for piece in pieces if piece.regime[0] == low])
                 # trees are taken by large groups: of one such table its own entry tells as much
                 entries += [entry] if len(entry.ranks or ()) > 1 else []
     return Fitted(tuple(entries), () if law.choice is None else (law.choice,))
 
 
 def switches(table: Table) -> tuple[float, ...]:
-    """Sizes at which a ring's times fall at once, where NCCL changes its protocol. Inside a host none is told: there
-    calls wait for one another by chance, and times of runs of sizes differ by more than protocols do."""
+    """Sizes at which a ring's times fall at once, where NCCL changes its protocol. Inside a host there are none: calls
+    wait for one another by chance, and times of neighbouring sizes differ by more than protocols do."""
     if table.scope == "host":
         return ()
     found: list[tuple[float, float]] = []
@@ -118,15 +121,14 @@ def _pieces(table: Table, law: Law, algorithm: Algorithm, alone: bool) -> list[_
     found = []
     for (low, high), protocol in zip(pairwise(ends), PROTOCOLS[len(ends) - 1], strict=True):
         mine = rows.where((rows.nbytes >= low) & (rows.nbytes < high))
-        told = "simple" if algorithm == "tree" else protocol
-        curve = _total(mine, law, algorithm)
-        found.append(_piece(low, high, told, law, rows, algorithm, *curve))
+        regime = low, high, "simple" if algorithm == "tree" else protocol
+        found.append(_piece(regime, algorithm, law, rows, _total(mine, law, algorithm)))
     return found
 
 
 def _inside_a_host(rows: Table, law: Law) -> list[_Piece]:
-    """One curve through all sizes, or, where rounds of hops begin at ``ROUND_BYTES``, one on either side, of which the
-    first reaches no higher than the second."""
+    """One curve through all sizes; where rounds of hops begin at ``ROUND_BYTES``, one on either side, and the first
+    stays below the second."""
     short = replace(law, hop_s=0.0, chunk=None)
     small, large = rows.where(rows.nbytes < ROUND_BYTES), rows.where(rows.nbytes >= ROUND_BYTES)
     if law.hop_s == 0.0 or not len(large.nbytes):
@@ -137,13 +139,14 @@ def _inside_a_host(rows: Table, law: Law) -> list[_Piece]:
         lower, upper = _total(small, short, "ring"), _total(large, law, "ring")
         first = law.moved(rows, "ring")[0] / rows.nbytes[0] * ROUND_BYTES
         at = np.maximum(lower[0], first)
-        hopping = law.hop_s * float(law.hops_at(np.array([ROUND_BYTES]), rows.ranks, "ring")[0])
+        hopping = law.hop_s * float(law.hops(np.array([ROUND_BYTES]), rows.ranks, "ring")[0])
         lower = lower[0], np.minimum(lower[1], (at * read(*upper, at) + hopping) / lower[0])
     found = []
-    for low, high, protocol in HOST_REGIMES:
-        curve, its = (upper, law) if low == ROUND_BYTES else (lower, short)
+    for regime in HOST_REGIMES:
+        low, high, _ = regime
         if np.any((rows.nbytes >= low) & (rows.nbytes < high)):
-            found.append(_piece(low, high, protocol, its, rows, "ring", *curve))
+            own, curve = (law, upper) if low == ROUND_BYTES else (short, lower)
+            found.append(_piece(regime, "ring", own, rows, curve))
     return found
 
 
@@ -153,19 +156,14 @@ def _total(rows: Table, law: Law, algorithm: Algorithm) -> tuple[Floats, Floats]
     return smooth_curve(law.moved(rows, algorithm), flowing, rows.seconds)
 
 
-def _piece(
-    low: float,
-    high: float,
-    protocol: str | None,
-    law: Law,
-    rows: Table,
-    algorithm: Algorithm,
-    knots: Floats,
-    shares: Floats,
-) -> _Piece:
-    """The part of a curve that a regime needs, an octave on either side included: groups of other sizes move as many
-    bytes as this one does there; and its floor: where the line through its sizes begins, below the smallest of all
-    most of what that takes."""
+def _piece(regime: Regime, algorithm: Algorithm, law: Law, rows: Table, curve: tuple[Floats, Floats]) -> _Piece:
+    """The part of a curve (knots, shares) that a regime needs, with an octave on either side, as groups of other sizes
+    move as many bytes there.
+
+    Its floor is where the line through its sizes begins; below the smallest size of all, most of what that takes.
+    """
+    low, high, _ = regime
+    knots, shares = curve
     moved = law.moved(rows, algorithm)
     each = moved[0] / rows.nbytes[0]
     kept = (np.append(knots[1:], np.inf) > low / 2.0 * each) & (np.append(0.0, knots[:-1]) < high * 2.0 * each)
@@ -177,16 +175,16 @@ def _piece(
         x, flowing = moved[inside], moved[inside] * read(knots, shares, moved[inside])
         floor = float(np.clip(straight_line(x, flowing, flowing)[0], 0.0, at_most)) if len(x) > 2 else 0.0
     reach = max(low, float(rows.nbytes[0])), min(high, float(rows.nbytes[-1]))
-    return _Piece(low, high, protocol, law, rows.where(inside), reach, Curve(floor, knots, shares - floor / knots))
+    return _Piece(regime, algorithm, law, rows.where(inside), reach, Curve(floor, knots, shares - floor / knots))
 
 
-def _entry(pieces: Sequence[_Piece], algorithm: Algorithm) -> Collective:
-    """One entry from the curves of these pieces."""
-    law, low, high = pieces[0].law, pieces[0].low, pieces[0].high
+def _entry(pieces: Sequence[_Piece]) -> Collective:
+    """One entry from the curves of these pieces of one regime and algorithm."""
+    law, algorithm, (low, high, protocol) = pieces[0].law, pieces[0].algorithm, pieces[0].regime
     curve = mean_curve([piece.curve for piece in pieces])
     bandwidth = rounded(1.0 / float(curve.shares[-1]))
     # calls scatter about their own table's curve
-    logs = np.concatenate([_missed(piece, algorithm) for piece in pieces])
+    logs = np.concatenate([_missed(piece) for piece in pieces])
     spread = rounded(spread_of(logs)) if len(logs) else None
     rows = [piece.rows for piece in pieces]
     told = f"{', '.join(part.name for part in rows)}: {len(logs)} sizes"
@@ -205,7 +203,7 @@ def _entry(pieces: Sequence[_Piece], algorithm: Algorithm) -> Collective:
             "bus_bandwidth": Bandwidth.of(bandwidth, "measured", spread=spread, range=reach, note=told),
             "residual": points(curve.knots, curve.shares * bandwidth, spread),
             "sizes": ends,
-            "protocol": pieces[0].protocol,
+            "protocol": protocol,
             "per": "moved",
             "chunk": None if law.chunk is None or algorithm != "ring" else format_quantity(law.chunk, "bytes"),
             "ranks_per_rail": law.ranks_per_rail,
@@ -217,22 +215,22 @@ def _entry(pieces: Sequence[_Piece], algorithm: Algorithm) -> Collective:
     )
 
 
-def _missed(piece: _Piece, algorithm: Algorithm) -> Floats:
+def _missed(piece: _Piece) -> Floats:
     """Logarithms [n] of measured over fitted times."""
-    law, rows = piece.law, piece.rows
+    law, rows, algorithm = piece.law, piece.rows, piece.algorithm
     hops = law.hops_s(rows, algorithm) + law.inside_s(rows, algorithm)
     return np.log(rows.seconds / (piece.curve.at(law.moved(rows, algorithm)) + hops))
 
 
 def _hop_s(tables: Sequence[Table], law: Law, algorithm: Algorithm) -> float:
-    """A hop short enough that all of a call's take less than the call, so that the rest is its bytes' to follow."""
+    """The law's hop, shortened where all hops of a call would take longer than ``FLOOR_SHARE`` of it."""
     hop = law.tree_hop_s if algorithm == "tree" else law.hop_s
     for table in tables:
         rows = law.rows(table, algorithm)
         if law.scope == "host":
             rows = rows.where(rows.nbytes >= ROUND_BYTES)
         if len(rows.nbytes):
-            left = (rows.seconds - law.inside_s(rows, algorithm)) / law.hops(rows, algorithm)
+            left = (rows.seconds - law.inside_s(rows, algorithm)) / law.hops(rows.nbytes, rows.ranks, algorithm)
             hop = min(hop, FLOOR_SHARE * float(left.min()))
     return hop
 
@@ -241,9 +239,6 @@ def points(sizes: Floats, shares: Floats, spread: float | None) -> Points:
     """A curve of a profile."""
     digits = [[rounded(float(number)) for number in column] for column in (sizes, shares)]
     return Points.of(digits[0], digits[1], "measured", spread=spread)
-
-
-FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +255,6 @@ class Score:
 
     @property
     def mean(self) -> float:
-        """Mean relative error."""
         return float(self.errors.mean())
 
     def mean_from(self, low: float, high: float) -> float:

@@ -1,21 +1,19 @@
-"""What a recorded run decided, as the activity of another simulation: replayed exactly on the same partition, as
-fractions of the rows that may travel on another one, by a fitted curve past the end of the record."""
+"""Replay the decisions of a recorded run in a simulation: exactly on the same partition, as fractions of the rows that
+may travel on another one, and by a fitted curve past the end of the record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
 
 import numpy as np
 
-from simgnn.analysis.replay.extrapolation import epsilons, way_on
-from simgnn.analysis.replay.guards import carried_guards, guards_of, way_of_shares
+from simgnn.analysis.replay.extrapolation import carried_guards, epsilons, guards_of, way_of_shares, way_on
 from simgnn.analysis.replay.recorded_run import check_complete, recorded_plan, recorded_result
 from simgnn.analysis.replay.row_fractions import CarriedRows, arrivals, carried_publications
 from simgnn.emit.freshness import Thresholds
 from simgnn.errors import ConfigError
 from simgnn.program.program import Program
-from simgnn.program.sizes import Column, Decision, IntArray, Size
+from simgnn.program.sizes import Column, Decision, IntArray
 from simgnn.program.storage import load_program
 from simgnn.record.activity import accuracy_counts, decisions_of, read_activity
 from simgnn.record.result import Accuracy
@@ -24,8 +22,8 @@ from simgnn.record.rundir import RunDirectory
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded run: its program, digests that each name its partition, and every decision as
-    :func:`simgnn.record.activity.decisions_of` gives it."""
+    """A recorded run: its program, digests of its partition, and its decisions
+    (:func:`simgnn.record.activity.decisions_of`)."""
 
     root: Path
     program: Program
@@ -34,28 +32,26 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """Of the run's folder, however it was named."""
         return self.root.resolve().name
 
     @property
     def epochs(self) -> int:
-        """Epochs that were recorded."""
         return max(int(values.shape[-2]) for values in self.decisions.values())
 
     @property
     def accuracies(self) -> list[float] | None:
-        """Training accuracy of each epoch, where a controller was told it."""
-        told = next((pair for pair in accuracy_counts(self.program) if self.decisions.keys() >= set(pair)), None)
-        if told is None:
+        """Training accuracy of each epoch, where a controller used it."""
+        pair = next((pair for pair in accuracy_counts(self.program) if self.decisions.keys() >= set(pair)), None)
+        if pair is None:
             return None
-        correct, count = (self.decisions[name][0, :, 0] for name in told)
+        correct, count = (self.decisions[name][0, :, 0] for name in pair)
         return [float(right) / float(all_) for right, all_ in zip(correct, count, strict=True) if all_ > 0]
 
 
 @dataclass(frozen=True)
 class Replay:
-    """An activity for a simulation. ``transferred``: it was recorded on another partition; ``notes``: what the result
-    must say of it. ``accuracy``: what the run of that name (``run``) reached."""
+    """An activity for a simulation. ``transferred``: it was recorded on another partition. ``notes`` belong into the
+    result. ``accuracy``: that of the recorded ``run``."""
 
     activity: Mapping[str, IntArray]
     transferred: bool
@@ -65,8 +61,8 @@ class Replay:
 
 
 def read_recording(root: Path) -> Recording:
-    """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, where its files changed since
-    they were written, where nothing was decided, or where the record ends before the run does."""
+    """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, its files have changed,
+    nothing was decided, or the record ends before the run does."""
     run = RunDirectory(root)
     result, program = recorded_result(root), load_program(run.plan)
     decisions = decisions_of(read_activity(run.activity), program.ranks, program.calendar.steps)
@@ -114,7 +110,8 @@ def replay(
         way = way_of_shares(known) if guards else way_on(known, moves)
         notes.append(f"activity was recorded for {known} epochs; the {epochs - known} after them follow {way}")
     sources = {name: source for name, source in arrivals(program).items() if name in wanted}
-    counts = {rows.name: rows for rows in (buffer.rows for buffer in program.buffers.values()) if _is_count(rows)}
+    bounded = [buffer.rows for buffer in program.buffers.values() if isinstance(buffer.rows, Decision)]
+    counts = {rows.name: rows for rows in bounded if isinstance(rows.bound, Column)}
     found: dict[str, IntArray] = {}
     if guards and (longer or not same):
         found.update(carried_guards(recording.decisions, recording.program, program, epochs, same))
@@ -156,10 +153,6 @@ def _same_rows(there: Program, here: Program) -> bool:
         for route in routes
         if route is not None
     )
-
-
-def _is_count(rows: Size) -> TypeGuard[Decision]:
-    return isinstance(rows, Decision) and isinstance(rows.bound, Column)
 
 
 def _of_each_rank(recording: Recording, name: str, ranks: int, epochs: int) -> IntArray:

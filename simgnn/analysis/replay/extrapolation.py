@@ -1,20 +1,28 @@
-"""Fractions of rows sent past the end of a record: a curve fitted to it, with the threshold that its controller would
-reach.
+"""Decisions past the end of a record: fractions of rows that are sent, and shares of blocks that guards let through.
 
-A row that moves by r an epoch, relative to its size, leaves a ball of radius epsilon after epsilon / r epochs where it
-drifts, after (epsilon / r)**2 where it walks at random; so of all rows about (r / epsilon)**kappa are sent, kappa in
-1..2. Source: docs/systems/cdfgnn.md (our own model; the paper has none). Deviation: fractions are of the rows that
-are not zero, and the first epoch is left out of the fit.
+A row that moves by r an epoch, relative to its size, leaves a ball of radius epsilon after epsilon / r epochs if it
+drifts, after (epsilon / r)**2 if it walks at random. So of all rows about (r / epsilon)**kappa are sent, kappa in 1..2,
+with the threshold epsilon that the controller would reach. Source: docs/systems/cdfgnn.md (our own model; the paper has
+none). Deviation: fractions are of the rows that are not zero, and the first epoch is left out of the fit.
+
+Guards (docs/systems/sancus.md) are carried over as the share of each epoch and sync point. Each root sends whenever its
+running sum of shares reaches one; roots begin apart, which spreads what is sent over them. A block that moves by r of
+its bound an epoch is sent every r**-kappa epochs, and r settles. Deviation: the curve is fitted to the shares, since
+changes are not recorded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from simgnn.emit.freshness import Thresholds
+from simgnn.errors import ConfigError
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
 
 Floats = NDArray[np.float64]
 LEAST = 1e-4
@@ -23,6 +31,9 @@ LAST = 10
 """Epochs whose mean goes on where no curve can be fitted."""
 FEWEST = 8
 """Fewer recorded epochs after the first determine no curve."""
+WINDOWS = 8
+"""Shares of a few roots are coarse: means over this part of a record, and at least SHORTEST epochs, are fitted."""
+SHORTEST = 3
 
 
 @dataclass(frozen=True)
@@ -36,13 +47,12 @@ class Curve:
     kappa: float
 
     def at(self, epochs: Floats, epsilon: Floats) -> Floats:
-        """Fractions in these epochs, float64 of their shape."""
         moved = self.settled + self.excess * np.exp(-epochs / self.decay_epochs)
         return np.minimum(1.0, (moved / epsilon) ** self.kappa)
 
 
 def fit_curve(fractions: Floats, epsilon: Floats) -> Curve:
-    """The curve nearest to the fractions of epochs 1, 2, ..., by least squares of logarithms; an epoch in which all
+    """The curve nearest to the fractions of epochs 1, 2, ..., by least squares of logarithms. An epoch in which all
     rows were sent counts only where the curve has fewer."""
     epochs = np.arange(1, len(fractions) + 1, dtype=np.float64)
     logs = np.log(np.maximum(fractions, LEAST))
@@ -72,12 +82,11 @@ def _curve(numbers: Floats) -> Curve:
 def continue_fractions(
     fractions: Floats, thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int
 ) -> Floats:
-    """Recorded fractions float64 [E], continued to ``epochs`` in the way that :func:`way_on` tells.
+    """Recorded fractions float64 [E], continued to ``epochs`` as :func:`way_on` says.
 
-    ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). The first epoch, in
-    which everything is sent, says nothing of later ones. Where nothing was sent after it, nothing will be. The curve is
-    of the rows that are not zero, the most that any epoch sent: far from training vertices gradients are zero, and
-    never sent.
+    ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). The first epoch sends
+    everything and is ignored. Where nothing was sent after it, nothing will be. The curve describes the most rows that
+    any epoch sent, as far from training vertices gradients are zero and never sent.
     """
     recorded, told = len(fractions), fractions[1:] if len(fractions) > 1 else fractions
     most = float(fractions.max(initial=0.0))
@@ -93,7 +102,7 @@ def continue_fractions(
 
 
 def no_curve(recorded: int, epsilon: Floats) -> str | None:
-    """Why no curve can be fitted to so many ``recorded`` epochs, with the thresholds of all epochs; None: one can."""
+    """Why no curve can be fitted to so many ``recorded`` epochs with these thresholds; None: one can."""
     if recorded - 1 < FEWEST:
         return f"fewer than {FEWEST} epochs after the first determine no curve"
     return "a threshold of 0 has no curve" if np.any(epsilon <= 0) else None
@@ -106,8 +115,8 @@ def way_on(recorded: int, epsilon: Floats) -> str:
 
 
 def epsilons(thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int) -> Floats:
-    """The threshold that holds in each epoch, float64 [epochs]: the controller (None: there is none, and it is 0) run
-    on recorded accuracies, and then on ones that go on like them."""
+    """The threshold of each epoch, float64 [epochs]: of the controller (None: 0) on recorded accuracies, and then on
+    ones that go on like them."""
     if thresholds is None:
         return np.zeros(epochs)
     state, found = thresholds.start(), []
@@ -122,8 +131,7 @@ def epsilons(thresholds: Thresholds | None, accuracies: Sequence[float] | None, 
 def continue_accuracies(known: Sequence[float], epochs: int, seed: int) -> Floats:
     """Accuracies [epochs]: the known ones, then top (1 - exp(-e / tau)) fitted to them, with noise of their own size.
 
-    Without noise the accuracy would never fall and the threshold only rise. The noise of an epoch depends on the seed
-    and the epoch alone.
+    Without noise the threshold would only rise. The noise of an epoch depends on the seed and the epoch alone.
     """
     series = np.asarray(known[:epochs], dtype=np.float64)
     if len(series) == epochs:
@@ -140,3 +148,91 @@ def continue_accuracies(known: Sequence[float], epochs: int, seed: int) -> Float
     later = np.arange(len(series) + 1, epochs + 1, dtype=np.float64)
     drawn = np.array([np.random.default_rng([seed, int(epoch)]).standard_normal() for epoch in later])
     return np.concatenate((series, np.clip(top * (1 - np.exp(-later / tau)) + noise * drawn, 0.0, 1.0)))
+
+
+class OwnerGuard(NamedTuple):
+    """The sync point (layer, phase) of a guard, and the root whose block it sends."""
+
+    point: tuple[int, str]
+    root: int
+
+
+def guards_of(program: Program) -> dict[str, OwnerGuard]:
+    """The guards of a program's broadcasts, by decision."""
+    return {
+        op.guard.decision: OwnerGuard((op.layer, op.phase), op.root)
+        for _, op in program.ops
+        if op.guard is not None and op.root is not None
+    }
+
+
+def carried_guards(
+    recorded: Mapping[str, IntArray], there: Program, here: Program, epochs: int, same: bool
+) -> dict[str, IntArray]:
+    """Guards of ``here``, int64 [P, epochs, 1] by name, from those recorded of the program ``there``.
+
+    ``same``: the record is of this partition, so that it holds as far as it goes. Raises :class:`ConfigError` for a
+    sync point or guard that was not recorded, or guards on which ranks differ.
+    """
+    sends: dict[tuple[int, str], dict[int, NDArray[np.int64]]] = {}
+    for name, (point, root) in guards_of(there).items():
+        values = recorded.get(name)
+        if values is None:
+            raise ConfigError(
+                f"--activity: guard '{name}' of the run's own program was not recorded: the record is incomplete; "
+                "record it again"
+            )
+        if np.any(values != values[:1]) or np.any(values < 0):
+            raise ConfigError(
+                f"--activity: guard '{name}' was not decided alike by all ranks in every epoch: the run did not end "
+                "well; record it again"
+            )
+        sends.setdefault(point, {})[root] = values[0, :, 0]
+    result = {}
+    for name, (point, root) in guards_of(here).items():
+        if point not in sends:
+            raise ConfigError(
+                f"--activity: no guard of layer {point[0]}, {point[1]}, was recorded; "
+                "expected a run of this experiment: the same model, communication and freshness"
+            )
+        shares = _continued(np.mean(list(sends[point].values()), axis=0), epochs)
+        values = _realised(shares, root, here.ranks)
+        if same:
+            kept = sends[point][root][:epochs]
+            values[: len(kept)] = kept
+        result[name] = np.broadcast_to(values[None, :, None], (here.ranks, epochs, 1))
+    return result
+
+
+def way_of_shares(recorded: int) -> str:
+    if recorded - 1 >= FEWEST:
+        return "a curve fitted to the shares of blocks that were sent"
+    return f"the mean share of blocks that were sent (fewer than {FEWEST} epochs after the first determine no curve)"
+
+
+def _continued(shares: NDArray[np.float64], epochs: int) -> NDArray[np.float64]:
+    """Shares [E] of a record continued to ``epochs``. The first epoch sends everything and is ignored; a short record
+    goes on at its mean."""
+    later, more = shares[1:], max(0, epochs - len(shares))
+    if not len(later):
+        found = np.full(more, shares.mean())
+    elif not later.any():
+        found = np.zeros(more)
+    elif len(later) < FEWEST:
+        found = np.full(more, later.mean())
+    else:
+        span = max(SHORTEST, len(later) // WINDOWS)
+        counted = np.convolve(np.ones_like(later), np.ones(span), "same")
+        smooth = np.convolve(later, np.ones(span), "same") / counted
+        curve = fit_curve(smooth, np.ones_like(later))
+        found = curve.at(np.arange(len(shares), epochs, dtype=np.float64), np.ones(more))
+    return np.concatenate((shares[:epochs], found))
+
+
+def _realised(shares: NDArray[np.float64], root: int, ranks: int) -> NDArray[np.int64]:
+    """Whether a root sends in each epoch: whenever its sum of shares passes a whole number; all do in the first."""
+    # shares are quotients of small numbers: what misses a whole number by rounding has reached it
+    sums = np.floor(np.cumsum(np.append(root / ranks, shares)) + 1e-9)
+    found: NDArray[np.int64] = (np.diff(sums) > 0).astype(np.int64)
+    found[:1] = 1
+    return found

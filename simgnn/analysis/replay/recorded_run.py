@@ -1,4 +1,8 @@
-"""The plan of a recorded run, and how an experiment differs from it: what is rejected, noted, or of no consequence."""
+"""A recorded run, and how an experiment differs from it: what is rejected, noted, or of no consequence.
+
+A simulation knows nothing of accuracy. Where what is computed does not depend on the hardware, the accuracy after an
+epoch is that of the recorded run, and only the time at which the epoch ends is predicted.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
@@ -17,14 +21,22 @@ from simgnn.tomlfile import load_toml
 
 AUTO = "auto"
 KIND, ORDER, HOIST = "model.kind", "model.order", "model.hoist"
+MOVES = frozenset({KIND, ORDER, HOIST})
+"""Fields of ``[model]`` that determine which rows travel, or what they are."""
+LEARNS = frozenset(
+    f"train.{field}"
+    for field in (
+        "optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale", "gradient_mean",
+    )
+)  # fmt: skip
+"""Fields of ``[train]`` that change what is learned, and so which rows move."""
 WHOLE = "expected the whole directory of a finished `simgnn run`"
 Difference = tuple[str, Any, Any]
 """Key path, value in the recorded run, value here."""
 
 
 class RecordedPlan(NamedTuple):
-    """What a run was trained on: ``file``, its plan.json; ``resolved``, what planning chose for ``auto``, by key
-    path."""
+    """What a run was trained on: its plan.json, and what planning chose for ``auto``, by key path."""
 
     file: PlanFile
     resolved: Mapping[str, Any]
@@ -33,6 +45,36 @@ class RecordedPlan(NamedTuple):
     def digests(self) -> frozenset[str]:
         """Digests that each name its partition."""
         return frozenset(digest for digest in (self.file.partition_digest, self.file.cut_digest) if digest)
+
+
+def recorded_result(root: Path) -> Result:
+    """The result of the run in ``root``, with its accuracy after each evaluated epoch.
+
+    Raises :class:`ConfigError` where ``root`` holds no run that ended well, or a sealed file of it has changed.
+    """
+    path = RunDirectory(root).result
+    expected = "expected the directory of a finished `simgnn run`"
+    if not path.is_file():
+        raise ConfigError(f"--activity: got {root}, which holds no {path.name}; {expected}")
+    check_seal(root, "copy the whole directory again, or run the experiment again")
+    result = read_result(path)
+    if result.backend == "sim":
+        raise ConfigError(f"--activity: got {root}, which holds a prediction; {expected}: predictions decide nothing")
+    if result.status != "ok":
+        raise ConfigError(
+            f"--activity: got {root}, whose run ended with status '{result.status}' ({result.message}); {expected}"
+        )
+    return result
+
+
+def on_clock(accuracy: Sequence[Accuracy], epoch_s: Sequence[float]) -> list[TimedAccuracy]:
+    """``accuracy`` at the ends of its epochs, which take ``epoch_s`` seconds each, one after the other.
+
+    Epochs that were not predicted are left out. Evaluations take no time, as in ``epoch_s``.
+    """
+    ends = list(accumulate(epoch_s))
+    timed = [one for one in accuracy if one.epoch <= len(ends)]
+    return [TimedAccuracy(**one.model_dump(), seconds=ends[one.epoch - 1]) for one in timed]
 
 
 def recorded_plan(root: Path) -> RecordedPlan:
@@ -45,8 +87,8 @@ def recorded_plan(root: Path) -> RecordedPlan:
 
 
 def check_complete(root: Path, program: Program, recorded: int, trained: int) -> None:
-    """Raise :class:`ConfigError` where ``program`` decides something after the ``recorded`` epochs, before the end of
-    the ``trained`` ones: the record in ``root`` ends too early."""
+    """Raise :class:`ConfigError` where the record in ``root`` ends too early: ``program`` decides something in one of
+    the ``trained`` epochs after the ``recorded`` ones."""
     deciding = set()
     for template, op in program.ops:
         sizes = (*op.sizes, *(program.buffers[access.buffer].rows for access in op.writes))
@@ -78,19 +120,16 @@ def planned_differences(
     known = {key: (old, new) for key, old, new in differences}
     found = [one for one in differences if one[0] not in there or one[0] not in here]
     for key in sorted(there.keys() & here.keys()):
+        one, other = there[key], here[key]
         old, new = known.get(key, (stated.get(key), stated.get(key)))
+        lists = isinstance(one, list) and isinstance(other, list)
+        differ = bool(one != other) and not (lists and len(one) != len(other))
         # where both state a value, the resolved ones differ by another key, which has a difference of its own
-        if _otherwise(there[key], here[key]) and (key in known or new == AUTO):
-            found.append((key, _shown(key, old, there[key]), _shown(key, new, here[key])))
+        if differ and (key in known or new == AUTO):
+            found.append((key, _shown(key, old, one), _shown(key, new, other)))
     if ORDER in {key for key, _, _ in found} and HOIST not in known:
         found = [one for one in found if one[0] != HOIST]  # it follows from the order
     return sorted(found, key=lambda one: one[0])
-
-
-def _otherwise(there: Any, here: Any) -> bool:
-    if isinstance(there, list) and isinstance(here, list) and len(there) != len(here):
-        return False
-    return bool(there != here)
 
 
 def _shown(key: str, stated: Any, resolved: Any) -> Any:
@@ -113,16 +152,14 @@ def graph_differences(
     """
     if there is None or here is None:
         return list(differences)
-    others = [one for one in differences if not _of_graph(one)]
+    named = [one for one in differences if one[0].startswith("graph.")]
+    others = [one for one in differences if not one[0].startswith("graph.")]
     if there == here:
         return others
-    named = [one for one in differences if _of_graph(one)]
-    other = ("graph.source", f"{source} of digest {there[:12]}", f"{source} of digest {here[:12]}")
-    return [*(named or [other]), *others]
-
-
-def _of_graph(difference: Difference) -> bool:
-    return difference[0].startswith("graph.")
+    return [
+        *(named or [("graph.source", f"{source} of digest {there[:12]}", f"{source} of digest {here[:12]}")]),
+        *others,
+    ]
 
 
 def different_experiment(
@@ -133,16 +170,14 @@ def different_experiment(
 ) -> tuple[list[str], list[str]]:
     """(faults, notes) for ``differences``: policies must decide as those of the record, and the same rows must travel.
 
-    ``policies``: those here, by slot; each says what another value of its options changes. Where the kind of a policy
+    ``policies``: those here, by slot; each states what another value of its options changes. Where the kind of a policy
     differs, its options are not compared. Keys in ``irrelevant`` are ignored.
     """
     other_kinds = {key.removesuffix(".kind") for key, _, _ in differences if key.endswith(".kind")}
     faults, notes = [], []
     for key, there, here in differences:
         section, _, field = key.partition(".")
-        if section in other_kinds and field != "kind":
-            continue
-        if key in irrelevant:
+        if key in irrelevant or (section in other_kinds and field != "kind"):
             continue
         effect = policies[section].effects.get(field, policies[section].effect) if section in policies else None
         if effect == "decisions" or key in MOVES:
@@ -153,47 +188,3 @@ def different_experiment(
         elif effect == "learning" or section in ("graph", "model", "seed") or key in LEARNS:
             notes.append(f"activity was recorded with {key} = {there}; here it is {here}")
     return faults, notes
-
-
-MOVES = frozenset({KIND, ORDER, HOIST})
-"""Fields of ``[model]`` that say which rows travel, or what they are."""
-LEARNS = frozenset(
-    f"train.{field}"
-    for field in (
-        "optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale", "gradient_mean",
-    )
-)  # fmt: skip
-"""Fields of ``[train]`` that change what is learned, and so which rows move."""
-
-
-RECORD_AGAIN = "copy the whole directory again, or run the experiment again"
-
-
-def recorded_result(root: Path) -> Result:
-    """The result of the run in ``root``, with its accuracy after each evaluated epoch.
-
-    Raises :class:`ConfigError` where ``root`` holds no run that ended well, or a sealed file of it has changed.
-    """
-    path = RunDirectory(root).result
-    expected = "expected the directory of a finished `simgnn run`"
-    if not path.is_file():
-        raise ConfigError(f"--activity: got {root}, which holds no {path.name}; {expected}")
-    check_seal(root, RECORD_AGAIN)
-    result = read_result(path)
-    if result.backend == "sim":
-        raise ConfigError(f"--activity: got {root}, which holds a prediction; {expected}: predictions decide nothing")
-    if result.status != "ok":
-        raise ConfigError(
-            f"--activity: got {root}, whose run ended with status '{result.status}' ({result.message}); {expected}"
-        )
-    return result
-
-
-def on_clock(accuracy: Sequence[Accuracy], epoch_s: Sequence[float]) -> list[TimedAccuracy]:
-    """``accuracy`` at the ends of its epochs, which take ``epoch_s`` seconds each, one after the other.
-
-    Epochs that were not predicted are left out. Evaluations take no time, as in ``epoch_s``.
-    """
-    ends = list(accumulate(epoch_s))
-    timed = [one for one in accuracy if one.epoch <= len(ends)]
-    return [TimedAccuracy(**one.model_dump(), seconds=ends[one.epoch - 1]) for one in timed]

@@ -1,4 +1,13 @@
-"""Recorded numbers of rows as fractions of those that may travel: on another partition, or past the record's end."""
+"""Recorded numbers of rows as fractions of those that may travel: on another partition, or past the record's end.
+
+Publications of masters depend on the number of replicas r of a vertex. For an r that the record has seen, the recorded
+share is published. For others there is a law: a master publishes a vertex in epochs in which any of its r copies moved.
+If copies moved independently, each with the probability f with which mirrors send, that would happen with probability
+1 - (1 - f)**r. They move together to some degree, so r**c stands for r, with the c of each epoch that gives the rows
+that the record published. Source: docs/systems/cdfgnn.md (our own model; there c is 1). Deviation: the share of mirrors
+that send does not depend on their number, as nobody records it by replicas. Where hosts add up their mirrors first,
+hosts stand for replicas.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +22,9 @@ from simgnn.program.program import Program, Publication, counted_as
 from simgnn.program.sizes import Decision, IntArray
 
 Floats = NDArray[np.float64]
+LARGEST_EXPONENT = 8.0
+"""Largest c, with which a vertex with two replicas moves as if it had 256."""
+HALVINGS = 60
 
 
 @dataclass(frozen=True)
@@ -20,7 +32,7 @@ class CarriedRows:
     """Decisions of a run of the program ``there``, for ``epochs`` epochs of the program ``here``.
 
     ``same``: both are of one partition, so that the record holds as far as it goes. ``accuracies``, ``thresholds``:
-    what the curve past the record follows, see :func:`continue_fractions`.
+    arguments of :func:`continue_fractions` for the curve past the record.
     """
 
     decisions: Mapping[str, IntArray]
@@ -38,7 +50,7 @@ class CarriedRows:
         return self._continued(self._recorded(name), most)
 
     def tallied(self, name: str, most: int) -> Floats:
-        """The same of a tally, of which a rank tells nothing where it has nothing to count."""
+        """:meth:`fractions` of a tally, which may have gaps on ranks that have nothing to count."""
         return self._continued(np.maximum(self.decisions[name][..., 0], 0), most)
 
     def _continued(self, recorded: IntArray, most: int) -> Floats:
@@ -57,15 +69,14 @@ class CarriedRows:
                 f"{int(most.sum())} may; expected a record of a cluster that has such a hop (with "
                 "communication.exchange = 'host-aggregated': hosts with several ranks)"
             )
-        fractions = self.fractions(name, recorded)
-        return self._told(name, shared_out(most, fractions))
+        return self._with_record(name, shared_out(most, self.fractions(name, recorded)))
 
     def of_ranks(self, rows: Decision) -> IntArray:
         """Rows of a buffer, int64 [P, epochs, 1], as fractions of their bound."""
         there, here = (one.sizes.per_rank(rows.bound, 0, 0) for one in (self.there, self.here))
-        return self._told(rows.name, shared_out(here, self.fractions(rows.name, int(there.sum()))))
+        return self._with_record(rows.name, shared_out(here, self.fractions(rows.name, int(there.sum()))))
 
-    def _told(self, name: str, rows: IntArray) -> IntArray:
+    def _with_record(self, name: str, rows: IntArray) -> IntArray:
         """``rows`` [..., epochs] with what was recorded of this very partition, and an axis of steps."""
         if self.same:
             recorded = self._recorded(name)
@@ -83,7 +94,7 @@ class CarriedRows:
 
 
 def limits(program: Program, name: str) -> IntArray:
-    """Rows that may travel between each pair, int64 [P, P], of the exchange that a decision is of."""
+    """Rows that may travel between each pair, int64 [P, P], in the exchange that a decision is of."""
     for _, op in program.ops:
         if op.transfer is not None and op.transfer.decision is not None and op.transfer.decision.name == name:
             assert op.route is not None
@@ -97,11 +108,11 @@ def shared_out(limits: IntArray, fractions: Floats) -> IntArray:
 
 
 def whole(rows: Floats) -> IntArray:
-    """Whole numbers int64 [..., E] next to ``rows`` [..., E], whose sum over all but the last axis is that of ``rows``,
-    rounded; none is above a whole number that its own is not above.
+    """Whole numbers int64 [..., E] next to ``rows`` [..., E] that add up, over all but the last axis, to the rounded
+    sum of ``rows``. None exceeds its own row rounded up.
 
-    Rounded one by one, fractions of small numbers would all vanish: three rows of each of a thousand pairs, a tenth
-    of which are sent, are three hundred rows and not none.
+    Rounded one by one, fractions of small numbers would all vanish: of three rows of each of a thousand pairs, a tenth
+    is three hundred rows and not none.
     """
     ends = np.floor(np.cumsum(rows.reshape(-1, rows.shape[-1]), axis=0) + 0.5).astype(np.int64)
     found = np.diff(ends, axis=0, prepend=0).reshape(rows.shape)
@@ -120,15 +131,10 @@ def arrivals(program: Program) -> dict[str, str]:
     return result
 
 
-LARGEST_EXPONENT = 8.0
-"""Of c: then a vertex with two replicas moves as if it had 256."""
-HALVINGS = 60
-
-
 def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], str]:
     """What masters publish ``here``, of the ``wanted`` decisions by name: rows of each pair int64 [P, P, epochs, 1],
-    woken masters int64 [P, epochs, 1]; and, in words, what is not known, and why: a program does not say how many
-    copies its vertices have. Empty where all is known."""
+    woken masters int64 [P, epochs, 1]. Where statistics lack numbers of copies it is empty, with the reason in
+    words."""
     recorded = {one.published: one for one in carried.there.publications}
     result: dict[str, IntArray] = {}
     for one in carried.here.publications:
@@ -178,8 +184,8 @@ def fitted_exponents(moved: Floats, sent: Floats, rows: Mapping[int, int]) -> Fl
 
 
 def woken_share(moved: Floats, sent: Floats, exponent: Floats, replicas: int) -> Floats:
-    """Share of the vertices with so many ``replicas`` that are published in each epoch, float64 [epochs]; where no
-    mirror sent, or all rows were published, the record's own share, which says nothing of replicas."""
+    """Share of the vertices with so many ``replicas`` that are published in each epoch, float64 [epochs]. Where no
+    mirror sent, or all rows were published, it is the record's own share."""
     plain = (moved <= 0) | (sent >= 1)
     return np.where(plain, np.minimum(sent, 1.0), _any_moves(moved, replicas, exponent))
 

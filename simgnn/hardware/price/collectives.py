@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.messages import PlacedRanks, outside, price_message
-from simgnn.hardware.profile.libraries import Backend, Collective
+from simgnn.hardware.profile.communication import Backend, Collective
 from simgnn.spelling import nearest
 
 TOUCHING = 1e-12
@@ -243,9 +243,12 @@ def price_call(machine: PlacedRanks, kind: str, backend: str, members: Sequence[
 
 
 def price_collective(
-    machine: PlacedRanks, kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None
+    machine: PlacedRanks, kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None = None
 ) -> CollectivePrice:
-    """Price of a collective of ``members``; ``root`` of a broadcast: default the first."""
+    """Price of a collective of ``members``; ``nbytes``: the buffer (all-gather: one rank's part).
+
+    ``root`` of a broadcast: default the first member. Flows follow the ring of members by host and number.
+    """
     count = len(members)
     least = min(Counter(machine.hosts[rank] for rank in members).values(), default=1)  # ranks on the smallest host
     chosen, exact = find_collective(machine, kind, backend, members, nbytes)

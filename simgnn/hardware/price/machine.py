@@ -11,27 +11,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.price.collectives import CallPrice, CollectivePrice, price_call, price_collective
-from simgnn.hardware.price.messages import MessagePrice, Path, price_message
-from simgnn.hardware.price.work import Price, price_work
+from simgnn.hardware.price.collectives import price_call, price_collective
+from simgnn.hardware.price.messages import Path, price_message
+from simgnn.hardware.price.work import price_work
+from simgnn.hardware.profile.communication import Backend
 from simgnn.hardware.profile.devices import Device
-from simgnn.hardware.profile.libraries import Backend
 from simgnn.hardware.profile.profile import Profile
+from simgnn.hardware.profile.quantities import CoreCount
 from simgnn.hardware.topology.routes import Link, Network, Route, lay_out
 from simgnn.hardware.topology.topology import Host
 from simgnn.spelling import nearest
 
 
 class Spot(NamedTuple):
-    """A device: its full name and its type."""
-
     name: str
     type: str
 
 
-def place_ranks(profile: Profile, hosts: Sequence[int]) -> tuple[Spot, ...]:
-    """The device of each rank: rank i is on host ``hosts[i]``, on its GPUs in order, one rank each; without GPUs, on
-    its CPUs in even blocks. :class:`HardwareError` for a host that the profile lacks and for more ranks than GPUs."""
+def _place_ranks(profile: Profile, hosts: Sequence[int]) -> list[Spot]:
     if not hosts:
         raise HardwareError("got no ranks to place; expected at least one: cluster.ranks_per_host")
     machines = profile.topology.host_names()
@@ -42,17 +39,11 @@ def place_ranks(profile: Profile, hosts: Sequence[int]) -> tuple[Spot, ...]:
             f"{len(machines)} host(s), numbered from 0; use fewer hosts or another --hardware"
         )
     load = Counter(int(host) for host in hosts)
-    spots = {host: _spots(profile, *machines[host], ranks) for host, ranks in load.items()}
-    seen: Counter[int] = Counter()
-    chosen = []
-    for host in map(int, hosts):
-        chosen.append(spots[host][seen[host]])
-        seen[host] += 1
-    return tuple(chosen)
+    spots = {host: iter(_spots(profile, *machines[host], ranks)) for host, ranks in load.items()}
+    return [next(spots[int(host)]) for host in hosts]
 
 
 def _spots(profile: Profile, name: str, host: Host, ranks: int) -> list[Spot]:
-    """The device of each rank of a host."""
     placed = [Spot(f"{name}/{local}", entry.type) for entry in host.devices for local in entry.names()]
     gpus = [spot for spot in placed if profile.devices[spot.type].kind == "gpu"]
     if not gpus:
@@ -63,18 +54,6 @@ def _spots(profile: Profile, name: str, host: Host, ranks: int) -> list[Spot]:
             f"'{profile.meta.name}'; expected at most one rank a GPU: use fewer ranks or more hosts"
         )
     return gpus[:ranks]
-
-
-def even_threads(device: Device, ranks: int) -> int:
-    """CPU threads of each of the ranks on one device: its cores divided evenly, at least 1."""
-    return 1 if device.cores is None else max(1, int(device.cores.value // ranks))
-
-
-class PowerDraw(NamedTuple):
-    """Watts of a device; None where nobody has told."""
-
-    idle_W: float | None  # noqa: N815
-    active_W: float | None  # noqa: N815
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,45 +71,44 @@ class Machine:
     network: Network
     ports: Mapping[str, int] = field(repr=False)
     links: tuple[Link, ...] = field(repr=False)
+    _paths: dict[tuple[int, int, str], Path] = field(default_factory=dict, init=False, repr=False)
+    _ends: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def place(cls, profile: Profile, hosts: Sequence[int], threads_per_rank: int | None = None) -> Self:
         """Put rank i on host ``hosts[i]``: its GPUs in order, one rank each; without GPUs, its CPUs in even blocks.
 
-        ``threads_per_rank``: of every rank, if not the cores divided evenly. Raises :class:`HardwareError` for a host
-        that the profile lacks and for more ranks than GPUs.
+        ``threads_per_rank``: default the cores divided evenly. Raises :class:`HardwareError` for a host that the
+        profile lacks and for more ranks than GPUs.
         """
-        spots = place_ranks(profile, hosts)
+        spots = _place_ranks(profile, hosts)
         load = Counter(spots)
-        threads = tuple(threads_per_rank or even_threads(profile.devices[spot.type], load[spot]) for spot in spots)
+        cores = [profile.devices[spot.type].cores for spot in spots]
+        even = [1 if n is None else max(1, int(n.value // load[spot])) for spot, n in zip(spots, cores, strict=True)]
+        threads = tuple(threads_per_rank or each for each in even)
         network = lay_out(profile)
         links = list(network.links)
         ports: dict[str, int] = {}
         for backend, described in profile.backends.items():
-            if described.ports is None:
-                continue
-            ports[backend] = len(links)
-            for rank in range(len(spots)):
-                links.append(Link(f"rank {rank} {backend} send", described.ports.send.value, "port"))
-                links.append(Link(f"rank {rank} {backend} receive", described.ports.receive.value, "port"))
+            if described.ports is not None:
+                ports[backend] = len(links)
+                for rank in range(len(spots)):
+                    links.append(Link(f"rank {rank} {backend} send", described.ports.send.value, "port"))
+                    links.append(Link(f"rank {rank} {backend} receive", described.ports.receive.value, "port"))
         names, types = tuple(spot.name for spot in spots), tuple(spot.type for spot in spots)
         return cls(profile, tuple(int(host) for host in hosts), names, types, threads, network, ports, tuple(links))
 
     @property
     def ranks(self) -> int:
-        """P."""
+        """P, the number of ranks."""
         return len(self.hosts)
-
-    @cached_property
-    def _paths(self) -> dict[tuple[int, int, str], Path]:
-        return {}
 
     @cached_property
     def _sharing(self) -> Counter[str]:
         return Counter(self.devices)
 
     def backend(self, name: str = "default") -> tuple[str, Backend]:
-        """A communication library by name; "default" is the profile's. :class:`HardwareError` when not described."""
+        """(name, library); "default" is the profile's. Raises :class:`HardwareError` for one that it lacks."""
         chosen = self.profile.default_backend() if name == "default" else name
         described: Mapping[str, Backend] = {str(key): value for key, value in self.profile.backends.items()}
         if chosen not in described:
@@ -142,12 +120,8 @@ class Machine:
         return chosen, described[chosen]
 
     def through_host(self, rank: int, backend: str) -> bool:
-        """Whether what a rank sends with a library is copied to its host's memory first, and back what arrives."""
+        """Whether a rank's messages with a library are copied to and from its host's memory."""
         return self.device(rank).kind == "gpu" and self.backend(backend)[1].memory == "host"
-
-    @cached_property
-    def _ends(self) -> dict[str, tuple[str, ...]]:
-        return {}
 
     def ends(self, backend: str = "default") -> tuple[str, ...]:
         """Where messages of each rank begin and end [P]: its device, or the memory of its host. Cached."""
@@ -176,44 +150,16 @@ class Machine:
             found = self._paths[key] = Path(links, route.latency_s)
         return found
 
-    def message(self, i: int, j: int, nbytes: float, backend: str = "default") -> MessagePrice:
-        """Price of one message of ``nbytes`` from rank i to rank j, before it shares links with others."""
-        return price_message(self, i, j, nbytes, backend)
-
-    def call(self, kind: str, backend: str, members: Sequence[int]) -> CallPrice:
-        """Floor and hop of a collective, or of an ``exchange``, whose bytes are messages."""
-        return price_call(self, kind, backend, members)
-
-    def collective(
-        self, kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None = None
-    ) -> CollectivePrice:
-        """Price of a collective of ``members``; ``nbytes``: the buffer (all-gather: one rank's part).
-
-        ``root``: of a broadcast, a member; default: the first. Flows follow the ring of members by host and number.
-        """
-        return price_collective(self, kind, backend, nbytes, members, root)
+    message = price_message
+    call = price_call
+    collective = price_collective
 
     def device(self, rank: int) -> Device:
-        """The device of a rank."""
         return self.profile.devices[self.types[rank]]
 
     def concurrency(self, rank: int) -> int:
         """How many ranks share the device of this one, itself included."""
         return self._sharing[self.devices[rank]]
-
-    def work_seconds(
-        self,
-        rank: int,
-        primitive: str,
-        sizes: Mapping[str, float],
-        locality: ArrayLike | None = None,
-        concurrency: int | None = None,
-    ) -> Price:
-        """Seconds of one piece of work on a rank's device. ``concurrency``: ranks at work there; default: all."""
-        at_once = self.concurrency(rank) if concurrency is None else concurrency
-        threads = self.threads_per_rank[rank]
-        kind = self.types[rank]
-        return price_work(self.device(rank), kind, primitive, sizes, locality, at_once, threads).at(0)
 
     def work_seconds_all(
         self,
@@ -222,9 +168,10 @@ class Machine:
         locality: ArrayLike | None = None,
         concurrency: int | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-        """The same for all ranks at once: seconds, extrapolated, spread (NaN: not measured), each [P].
+        """Seconds, extrapolated, spread (NaN: not measured) of a piece of work on each rank, each [P].
 
-        ``sizes``: a number or an array [P] each; ``locality``: [P, bins] or None.
+        ``sizes``: a number or an array [P] each; ``locality``: [P, bins] or None. ``concurrency``: ranks at work on
+        each device; default: all.
         """
         seconds, flags, spread = np.zeros(self.ranks), np.zeros(self.ranks, dtype=bool), np.full(self.ranks, np.nan)
         table = {name: np.full(self.ranks, size, dtype=np.float64) for name, size in sizes.items()}
@@ -253,13 +200,12 @@ class Machine:
 
     @cached_property
     def _cores(self) -> Mapping[int, float | None]:
-        kinds: dict[int, dict[str, str]] = {}
-        for name, kind, host in zip(self.devices, self.types, self.hosts, strict=True):
-            kinds.setdefault(host, {})[name] = kind
-        counts = {host: [self.profile.devices[kind].cores for kind in names.values()] for host, names in kinds.items()}
+        found: dict[int, dict[str, CoreCount | None]] = {}
+        for rank, host in enumerate(self.hosts):
+            found.setdefault(host, {})[self.devices[rank]] = self.device(rank).cores
         return {
-            host: None if any(c is None for c in each) else sum(c.value for c in each if c is not None)
-            for host, each in counts.items()
+            host: None if None in cores.values() else sum(each.value for each in cores.values() if each is not None)
+            for host, cores in found.items()
         }
 
     def memory_bytes(self, rank: int) -> float:
@@ -271,7 +217,7 @@ class Machine:
         memory = self.profile.topology.host_names()[host][1].memory
         return inf if memory is None else memory.value
 
-    def power(self, rank: int) -> PowerDraw:
-        """Watts of a rank's device."""
+    def power(self, rank: int) -> tuple[float | None, float | None]:
+        """Idle and active watts of a rank's device; None: not stated."""
         idle, active = self.device(rank).idle_power, self.device(rank).active_power
-        return PowerDraw(None if idle is None else idle.value, None if active is None else active.value)
+        return None if idle is None else idle.value, None if active is None else active.value

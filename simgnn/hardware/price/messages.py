@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.hardware.profile.libraries import Backend
-from simgnn.hardware.profile.links import LinkType
+from simgnn.hardware.profile.communication import Backend, LinkType
 from simgnn.hardware.profile.quantities import Points
 from simgnn.hardware.topology.routes import Link, Route
 
@@ -24,7 +23,7 @@ class Path(NamedTuple):
 
 
 class PlacedRanks(Protocol):
-    """The part of a :class:`~simgnn.hardware.price.machine.Machine` that prices of communication read."""
+    """What prices of communication read of a :class:`~simgnn.hardware.price.machine.Machine`."""
 
     @property
     def hosts(self) -> Sequence[int]: ...
@@ -57,7 +56,7 @@ class MessagePrices(NamedTuple):
     extrapolated: NDArray[np.bool_]
 
 
-def price_message(machine: PlacedRanks, i: int, j: int, nbytes: float, backend: str) -> MessagePrice:
+def price_message(machine: PlacedRanks, i: int, j: int, nbytes: float, backend: str = "default") -> MessagePrice:
     """Price of one message of ``nbytes`` from rank i to rank j that shares no link with others."""
     _, library = machine.backend(backend)
     route = machine.route(i, j, backend)

@@ -1,8 +1,8 @@
 """One op as a user asks for its time: its sizes from text, and the hosts of the ranks that take part."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, permutations
 from math import hypot, isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level, stand_in_of
 from simgnn.hardware.primitives import COPY, LARGEST, PRIMITIVES, SIZES, SPMM, Primitive
 from simgnn.hardware.profile.profile import Profile
-from simgnn.hardware.profile.quantities import SOURCES, Source, Strict
+from simgnn.hardware.profile.quantities import SOURCES, Source, sourced
 from simgnn.limits import MAX_RANKS
 from simgnn.spelling import nearest
 from simgnn.units import parse
@@ -36,12 +36,10 @@ class Form:
 
 
 def option(name: str) -> str:
-    """A size as the command line spells it."""
     return f"--{name.replace('_', '-')}"
 
 
 def _work(primitive: Primitive) -> Form:
-    """The form of one piece of device work."""
     words = {name: option(name) for name in primitive.sizes}
     words |= {
         name: f"[{words[name]}, default: {default}]" for name, default in primitive.sizes.items() if default is not None
@@ -116,18 +114,16 @@ def read_question(
     faults += _matrix_faults(op, form, given, matrix, ranks)
     if form.moves == "send" and not faults and sizes["from"] == sizes["to"]:
         faults.append(f"--to: got rank {sizes['to']}, which also sends; expected another rank than --from")
+    highest = max((sizes.get(name, 0) for name in ("from", "to", "root")), default=0)
+    if not faults and ranks is not None and highest >= ranks:
+        faults.append(f"--ranks: got {ranks}, expected more than the highest rank that is named, {highest}")
     if faults:
         raise ConfigError(faults)
-    rows = None if matrix is None else tuple(tuple(int(entry) for entry in row) for row in matrix)
-    if form.moves == "exchange":
-        sizes = {} if rows is not None else sizes
-    count = len(rows) if rows is not None else ranks or 0
-    if form.moves in ("send", "collective"):
-        highest = max((sizes[name] for name in ("from", "to", "root") if name in sizes), default=0)
-        if ranks is not None and highest >= ranks:
-            raise ConfigError(f"--ranks: got {ranks}, expected more than the highest rank that is named, {highest}")
-        count = max(count, highest + 1) if form.moves == "send" else count
-    return Question(op, MappingProxyType(sizes), count, rows, backend, form)
+    if matrix is not None:
+        rows = tuple(tuple(int(entry) for entry in row) for row in matrix)
+        return Question(op, MappingProxyType({}), len(rows), rows, backend, form)
+    count = max(ranks or 0, highest + 1) if form.moves == "send" else ranks or 0
+    return Question(op, MappingProxyType(sizes), count, None, backend, form)
 
 
 def _whole(name: str, text: str) -> int:
@@ -200,7 +196,7 @@ def spread_ranks(profile: Profile, ranks: int, per_host: int | None = None) -> t
 
 
 class Told(NamedTuple):
-    """A number that a price is made of: where the profile holds it, and where it comes from."""
+    """A number that a price depends on: where the profile holds it, and where it comes from."""
 
     key: str
     source: Source
@@ -212,100 +208,89 @@ def numbers_behind(
 ) -> list[Told]:
     """Every number of the profile that the op's price on this machine depends on, each once.
 
-    ``at_once`` [P]: at which concurrency each rank's work is priced. ``crossed``: positions in ``machine.links`` of
+    ``at_once`` [P]: concurrency at which each rank's work is priced. ``crossed``: positions in ``machine.links`` of
     the links of copies from and to a host's memory; empty where there is no such copy, or it is work of the processor.
     """
     form = question.form
-    parts: list[Iterator[Told]]
+    found: list[Told]
     if form.moves == "copy" and crossed:
-        parts = [_links(machine, crossed)]
+        found = _links(machine, crossed)
     elif form.primitive is not None or form.moves == "copy":
-        parts = [_curves(form.primitive or COPY, question.sizes, machine, at_once)]
+        found = _curves(form.primitive or COPY, question.sizes, machine, at_once)
     elif machine.ranks < 2:
-        parts = []
+        found = []
     else:
-        call = _call(question, machine)
-        parts = [iter(call), _links(machine, crossed)]
-        told_whole = question.op == "barrier" or any(told.key.endswith(".bus_bandwidth") for told in call)
-        whole = form.moves == "collective" and told_whole
-        if not whole:
-            library, described = machine.backend(question.backend)
-            parts += [_walk(f"backends.{library}.{part}", getattr(described, part)) for part in ("message", "ports")]
-            routes = (machine.route(i, j, question.backend) for i, j in _pairs(question, machine.ranks))
-            parts.append(_links(machine, [link for route in routes for link in route.links]))
-    return list({told.key: told for told in chain(*parts)}.values())
+        found = [*_call(question, machine), *_links(machine, crossed)]
+        whole = question.op == "barrier" or any(told.key.endswith(".bus_bandwidth") for told in found)
+        if form.moves != "collective" or not whole:
+            name, library = machine.backend(question.backend)
+            found += _table(f"backends.{name}.message", library.message) + _table(
+                f"backends.{name}.ports", library.ports
+            )
+            routes = [machine.route(i, j, question.backend) for i, j in _pairs(question, machine.ranks)]
+            found += _links(machine, [link for route in routes for link in route.links])
+    return list({told.key: told for told in found}.values())
 
 
-def _curves(primitive: Primitive, sizes: Mapping[str, int], machine: Machine, at_once: Sequence[int]) -> Iterator[Told]:
-    """The curve that each kind of device reads, or what stands in for one: how far that is off nobody has measured."""
+def weakest(numbers: Sequence[Told]) -> Source | None:
+    """The least trustworthy source of the numbers behind a price."""
+    return max((told.source for told in numbers), key=SOURCES.index, default=None)
+
+
+def _curves(primitive: Primitive, sizes: Mapping[str, int], machine: Machine, at_once: Sequence[int]) -> list[Told]:
+    """The curve that prices the work on each kind of device. Nobody has measured how far a stand-in is off."""
+    found = []
     for rank, kind in enumerate(machine.types):
+        key = f"devices.{kind}.curves.{primitive.name}"
         stand_in = stand_in_of(machine.device(rank), primitive.name)
         if stand_in is not None:
             pieces = stand_in({name: np.array(float(size)) for name, size in sizes.items()})
             names = " and ".join(dict.fromkeys(name for name, _ in pieces))
-            yield Told(f"devices.{kind}.curves.{primitive.name} (none: as {names})", "assumed", None)
+            found.append(Told(f"{key} (none: as {names})", "assumed", None))
             continue
-        level = choose_level(machine.device(rank), kind, primitive.name, at_once[rank], machine.threads_per_rank[rank])
-        curve = level.curve
-        where = f"devices.{kind}.curves.{primitive.name} ({curve.concurrency} x {curve.threads})"
+        threads = machine.threads_per_rank[rank]
+        curve = choose_level(machine.device(rank), kind, primitive.name, at_once[rank], threads).curve
         # how far the curve is off, and how far one execution is from the mean of many
         apart = [share for share in (curve.spread, curve.jitter, curve.drift) if share is not None]
-        yield Told(where, curve.source, hypot(*apart) if apart else None)
+        spread = hypot(*apart) if apart else None
+        found.append(Told(f"{key} ({curve.concurrency} x {curve.threads})", curve.source, spread))
+    return found
 
 
-def _links(machine: Machine, positions: Sequence[int]) -> Iterator[Told]:
-    """The kinds of links at these positions of ``machine.links``."""
+def _links(machine: Machine, positions: Sequence[int]) -> list[Told]:
+    """Numbers of the kinds of links at these positions of ``machine.links``."""
     network, described = machine.network, machine.profile.links
     names = {id(link): name for name, link in described.items()}
     kinds = {edge["link"]: names[id(edge["type"])] for _, _, edge in network.graph.edges(data=True)}
     kinds |= {position: names[id(link)] for position, link in network.loops.values()}
-    for name in dict.fromkeys(kinds[position] for position in positions):
-        yield from _walk(f"links.{name}", described[name])
+    used = dict.fromkeys(kinds[position] for position in positions)
+    return [told for name in used for told in _table(f"links.{name}", described[name])]
 
 
 def _call(question: Question, machine: Machine) -> list[Told]:
-    """What a call of the whole group is described by; a send is none."""
+    """Numbers of the entry that prices a call of the whole group; a send has none."""
     if question.form.moves == "send":
         return []
     library, _ = machine.backend(question.backend)
     nbytes = float(question.sizes.get("bytes", 0))
     entry, exact = find_collective(machine, question.op, question.backend, range(machine.ranks), nbytes)
     key = f"backends.{library}.{question.op}"
-    told = list(_walk(key, entry))
-    name = "own_spread" if exact else "carried_spread"
-    if getattr(entry, name) is None:
-        return told
-    # that of the size asked for, instead of those of a whole regime
-    here = Told(f"{key}.{name}", entry.floor.source, entry.spread_at(nbytes, exact))
-    return [*(number._replace(spread=None) for number in told), here]
+    if entry.spread_by_size(exact) is None:
+        return _table(key, entry)
+    # the spread at the size asked for, instead of those of a whole regime
+    here = Told(f"{key}.{'own' if exact else 'carried'}_spread", entry.floor.source, entry.spread_at(nbytes, exact))
+    return [*(told._replace(spread=None) for told in _table(key, entry)), here]
 
 
-def weakest(numbers: Sequence[Told]) -> Source | None:
-    """The least trustworthy source among them: a price is no better."""
-    return max((told.source for told in numbers), key=SOURCES.index, default=None)
-
-
-def _pairs(question: Question, ranks: int) -> Iterator[tuple[int, int]]:
-    """Who sends to whom; of a collective the ring, which every algorithm's hops are alike to."""
+def _pairs(question: Question, ranks: int) -> list[tuple[int, int]]:
+    """Senders and receivers; of a collective those of a ring, whose hops are like those of every algorithm."""
     if question.form.moves == "send":
-        yield question.sizes["from"], question.sizes["to"]
-    elif question.form.moves == "collective":
-        yield from ((rank, (rank + 1) % ranks) for rank in range(ranks) if ranks > 1)
-    else:
-        matrix = question.matrix
-        yield from (
-            (i, j) for i in range(ranks) for j in range(ranks) if i != j and (matrix is None or matrix[i][j] > 0)
-        )
+        return [(question.sizes["from"], question.sizes["to"])]
+    if question.form.moves == "collective":
+        return [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+    matrix = question.matrix
+    return [(i, j) for i, j in permutations(range(ranks), 2) if matrix is None or matrix[i][j] > 0]
 
 
-def _walk(key: str, value: Any) -> Iterator[Told]:
-    """Every sourced number of a table."""
-    if isinstance(value, tuple):
-        for number, entry in enumerate(value):
-            yield from _walk(f"{key}.{number}", entry)
-    elif isinstance(value, Strict):
-        source = getattr(value, "source", None)
-        if source is not None:
-            yield Told(key, source, getattr(value, "spread", None))
-        for name in type(value).model_fields:
-            yield from _walk(f"{key}.{name}", getattr(value, name))
+def _table(key: str, value: Any) -> list[Told]:
+    return [Told(at, part.source, getattr(part, "spread", None)) for at, part in sourced(value, key)]

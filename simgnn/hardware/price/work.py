@@ -22,27 +22,17 @@ RANGE_SLACK = 1e-6
 """Relative distance by which a size may miss the measured range unflagged: rounding of written numbers."""
 
 
-class Price(NamedTuple):
-    """Seconds of one piece of work. ``spread``: standard deviation as a share (None: not measured)."""
-
-    seconds: float
-    spread: float | None
-    extrapolated: bool
-    source: Source
-
-
 @dataclass(frozen=True)
 class Prices:
-    """Prices of n pieces of work on one device: seconds float64 [n], extrapolated bool [n]."""
+    """Prices of n pieces of work on one device: seconds float64 [n], extrapolated bool [n].
+
+    ``spread``: standard deviation as a share (None: not measured).
+    """
 
     seconds: FloatArray
     spread: float | None
     extrapolated: NDArray[np.bool_]
     source: Source
-
-    def at(self, index: int) -> Price:
-        """The price of one piece of work."""
-        return Price(float(self.seconds[index]), self.spread, bool(self.extrapolated[index]), self.source)
 
 
 class Level(NamedTuple):
@@ -92,7 +82,6 @@ def features(
 
 
 def _long(value: FloatArray, count: int) -> FloatArray:
-    """A value, one for all or of [count], as [count]."""
     return value if np.shape(value) == (count,) else np.broadcast_to(value, (count,))
 
 

@@ -3,7 +3,16 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_serializer, field_validator, model_validator
+from pydantic import (
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from simgnn.hardware.primitives import PRIMITIVES, SIZES, feature_names, unit_of
@@ -30,13 +39,13 @@ class Cache(Strict):
 
 
 class Curve(Strict):
-    """Seconds of one primitive: ``sum of cost x feature`` (:mod:`simgnn.hardware.price.work`), at one concurrency.
+    """Seconds of one primitive at one concurrency: ``sum of cost x feature`` (:mod:`simgnn.hardware.price.work`).
 
     ``concurrency``: how many ranks worked on the device at once, each with ``threads`` threads. ``costs`` are seconds
-    for each unit of a feature. ``range`` gives, for sizes or features, the smallest and the largest that were measured;
-    outside them a price is flagged. ``spread`` is the standard deviation of measured over predicted time. Two more
-    standard deviations, shares of an op's time from repeat to repeat: ``jitter`` of one rank by itself, ``drift`` of
-    all ranks together (None: not measured).
+    for each unit of a feature. ``range``: the smallest and the largest measured value of sizes or features, outside
+    which a price is flagged. ``spread``: standard deviation of measured over predicted time. ``jitter`` and ``drift``
+    are standard deviations from repeat to repeat, as shares of an op's time: of one rank by itself, and of all ranks
+    together (None: not measured).
     """
 
     primitive: StrictStr
@@ -62,17 +71,15 @@ class Curve(Strict):
     @field_validator("costs", mode="plain")
     @classmethod
     def _read_costs(cls, table: Any, info: ValidationInfo) -> dict[str, float]:
-        primitive = _primitive_of(info)
+        row = PRIMITIVES[_primitive_of(info)]
         if not isinstance(table, Mapping) or not table:
             raise ValueError("expected a table of costs, such as { call = '3 us/call', bytes = '20 GB/s' }")
         faults, costs = [], {}
-        known = [name for name in feature_names(primitive, ("CACHE",)) if not name.endswith("/CACHE")]
-        cached = [name.partition("/")[0] for name in feature_names(primitive, ("CACHE",)) if name.endswith("/CACHE")]
         for name, text in table.items():
             base, slash, _ = name.partition("/")
-            if not (name in known or (slash and base in cached)):
-                choices = [*known, *(f"{entry}/<cache>" for entry in cached)]
-                faults.append(f"{name}: no feature of {primitive}{nearest(name, choices)}; known: {', '.join(choices)}")
+            if name not in row.plain and not (slash and base in row.per_cache):
+                choices = [*row.plain, *(f"{entry}/<cache>" for entry in row.per_cache)]
+                faults.append(f"{name}: no feature of {row.name}{nearest(name, choices)}; known: {', '.join(choices)}")
                 continue
             try:
                 costs[name] = read_number(text, cost_of(unit_of(name)))
@@ -113,29 +120,23 @@ class Curve(Strict):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.source == "measured":
-            absent = [name for name in ("spread", "samples") if getattr(self, name) is None]
-            absent += [] if self.range else ["range"]
-            if absent:
-                raise ValueError(f"source is 'measured' but {', '.join(absent)} is missing: a measurement has them")
+        absent = [name for name in ("spread", "samples") if getattr(self, name) is None]
+        absent += [] if self.range else ["range"]
+        if self.source == "measured" and absent:
+            raise ValueError(f"source is 'measured' but {', '.join(absent)} is missing: a measurement has them")
         return self
 
     @field_serializer("costs")
     def _write_costs(self, costs: dict[str, float]) -> dict[str, str]:
-        return {name: format_quantity(cost, cost_of(unit_of(name))) for name, cost in costs.items()}
+        return _costs_as_text(costs)
 
     @field_serializer("range")
     def _write_range(self, ranges: dict[str, tuple[float, float]]) -> dict[str, list[str]]:
-        written = {}
-        for name, ends in ranges.items():
-            dimension = range_dimension(name, self.primitive)
-            assert dimension is not None
-            written[name] = [format_quantity(end, dimension) for end in ends]
-        return written
+        return _range_as_text(ranges, self.primitive)
 
     @property
     def caches(self) -> tuple[str, ...]:
-        """Names of the caches that the costs speak of."""
+        """Names of the caches that costs or ranges name."""
         names = {name.partition("/")[2] for name in (*self.costs, *self.range)}
         return tuple(sorted(names - {""}))
 
@@ -146,46 +147,46 @@ class Curve(Strict):
         costs: Mapping[str, float],
         source: Source,
         *,
-        concurrency: int = 1,
-        threads: int = 1,
         spread: float | None = None,
         jitter: float | None = None,
         drift: float | None = None,
-        samples: int | None = None,
         range: Mapping[str, tuple[float, float]] | None = None,
-        note: str | None = None,
+        **fields: int | str | None,
     ) -> Self:
-        """From SI numbers: seconds for each unit of a feature, sizes as they are."""
-        ranges: dict[str, list[str]] = {}
-        for name, ends in (range or {}).items():
-            dimension = range_dimension(name, primitive)
-            assert dimension is not None, f"{name} is neither a size nor a feature of {primitive}"
-            ranges[name] = [format_quantity(float(end), dimension) for end in ends]
-        return cls.model_validate(
-            {
-                "primitive": primitive,
-                "concurrency": concurrency,
-                "threads": threads,
-                "source": source,
-                "spread": None if spread is None else format_quantity(spread, "ratio"),
-                "jitter": None if jitter is None else format_quantity(jitter, "ratio"),
-                "drift": None if drift is None else format_quantity(drift, "ratio"),
-                "samples": samples,
-                "note": note,
-                "costs": {name: format_quantity(cost, cost_of(unit_of(name))) for name, cost in costs.items()},
-                "range": ranges,
-            }
-        )
+        """From SI numbers: seconds for each unit of a feature, sizes as they are; other ``fields`` as they stand."""
+        shares = {"spread": spread, "jitter": jitter, "drift": drift}
+        table = {
+            "primitive": primitive,
+            "source": source,
+            **fields,
+            **{name: None if share is None else format_quantity(share, "ratio") for name, share in shares.items()},
+            "costs": _costs_as_text(costs),
+            "range": _range_as_text(range or {}, primitive),
+        }
+        return cls.model_validate(table)
+
+
+def _costs_as_text(costs: Mapping[str, float]) -> dict[str, str]:
+    return {name: format_quantity(cost, cost_of(unit_of(name))) for name, cost in costs.items()}
+
+
+def _range_as_text(ranges: Mapping[str, tuple[float, float]], primitive: str) -> dict[str, list[str]]:
+    written = {}
+    for name, ends in ranges.items():
+        dimension = range_dimension(name, primitive)
+        assert dimension is not None, f"{name} is neither a size nor a feature of {primitive}"
+        written[name] = [format_quantity(float(end), dimension) for end in ends]
+    return written
 
 
 def range_dimension(name: str, primitive: str) -> str | None:
     """Dimension in which the range of a size or a feature is written; None when the primitive has neither."""
     if name in SIZES:
         return SIZES[name].dimension
-    base, _, cache = name.partition("/")
+    cache = name.partition("/")[2]
     if name not in feature_names(primitive, (cache,) if cache else ()):
         return None
-    return {"B": "bytes", "flop": "flops"}.get(unit_of(base), unit_of(base))
+    return {"B": "bytes", "flop": "flops"}.get(unit_of(name), unit_of(name))
 
 
 def _primitive_of(info: ValidationInfo) -> str:
@@ -197,8 +198,8 @@ def _primitive_of(info: ValidationInfo) -> str:
 class Device(Strict):
     """One kind of device. ``peer_to_peer``: whether a GPU reaches another's memory without a copy through the host's.
 
-    ``cores``: of a CPU, what all ranks of the host share; None for a GPU. ``sockets``: of a CPU, how many it stands for
-    as one, over which ranks roam (None: not told). Power is None where nobody has told it.
+    ``cores`` of a CPU are shared by all ranks of the host; a GPU has None. ``sockets`` of a CPU: how many this device
+    stands for, over which ranks roam. None: not stated, as for power.
     """
 
     kind: Literal["cpu", "gpu"]
@@ -208,16 +209,9 @@ class Device(Strict):
     sockets: Count | None = None
     idle_power: Power | None = None
     active_power: Power | None = None
-    peer_to_peer: bool = True
+    peer_to_peer: StrictBool = True
     caches: dict[StrictStr, Cache] = Field(default_factory=dict)
     curves: tuple[Curve, ...] = ()
-
-    @field_validator("peer_to_peer", mode="before")
-    @classmethod
-    def _boolean(cls, value: Any) -> Any:
-        if not isinstance(value, bool):
-            raise ValueError(f"got {value!r}, expected true or false")
-        return value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -226,10 +220,9 @@ class Device(Strict):
             faults.append("cores: missing; a CPU needs { value = '8 cores', source = '...' }")
         idle, active = self.idle_power, self.active_power
         if idle is not None and active is not None and idle.value > active.value:
-            told = [format_quantity(power.value, "W") for power in (idle, active)]
             faults.append(
-                f"idle_power: got {told[0]}, which is above active_power, {told[1]}; expected a device at work to draw "
-                "no less than one that idles"
+                f"idle_power: got {format_quantity(idle.value, 'W')}, which is above active_power, "
+                f"{format_quantity(active.value, 'W')}; expected a device at work to draw no less than one that idles"
             )
         seen: set[tuple[str, int, int]] = set()
         for curve in self.curves:
@@ -250,7 +243,7 @@ class Device(Strict):
 
     @property
     def staged(self) -> bool:
-        """Whether what it sends goes through its host's memory, being a GPU that reaches no other's."""
+        """Whether what it sends goes through its host's memory: it is a GPU that reaches no other's."""
         return self.kind == "gpu" and not self.peer_to_peer
 
     def cache_shares(self, names: Iterable[str], concurrency: float) -> dict[str, float]:
@@ -259,5 +252,4 @@ class Device(Strict):
         return {name: self.caches[name].bytes_each(cores, concurrency) for name in names}
 
     def curves_of(self, primitive: str) -> tuple[Curve, ...]:
-        """All concurrency levels of one primitive."""
         return tuple(curve for curve in self.curves if curve.primitive == primitive)

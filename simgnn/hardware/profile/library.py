@@ -1,7 +1,6 @@
 """Where profiles lie: a path, then the folders of ``$SIMGNN_HWPROFILES``, then the ones shipped in ``hwprofiles``."""
 
 import os
-from collections.abc import Iterator
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
@@ -12,13 +11,7 @@ from simgnn.spelling import nearest
 SUFFIX = ".toml"
 CACHE_NAME = "SIMGNN_CACHE"
 KEPT_FOR = timedelta(days=1)
-"""How long an interrupted calibration's samples are used: later a machine may have changed, and other stages are of
-another day."""
-
-
-def user_folders() -> tuple[Path, ...]:
-    """The folders that ``$SIMGNN_HWPROFILES`` names."""
-    return tuple(Path(part).expanduser() for part in os.environ.get("SIMGNN_HWPROFILES", "").split(os.pathsep) if part)
+"""How long samples of an interrupted calibration are used. Later the machine may have changed."""
 
 
 def shipped_folder() -> Path:
@@ -34,13 +27,9 @@ def calibration_path() -> Path:
 
 def known_profiles() -> dict[str, Path]:
     """Every profile that has a name; the first folder that has a name wins."""
-    return {path.stem: path for path in reversed(list(_all()))}
-
-
-def _all() -> Iterator[Path]:
-    for folder in (*user_folders(), shipped_folder()):
-        if folder.is_dir():
-            yield from sorted(folder.glob(f"*{SUFFIX}"), reverse=True)
+    named = os.environ.get("SIMGNN_HWPROFILES", "").split(os.pathsep)
+    folders = [*(Path(part).expanduser() for part in named if part), shipped_folder()]
+    return {path.stem: path for folder in reversed(folders) for path in sorted(folder.glob(f"*{SUFFIX}"))}
 
 
 def find_profile(name: str) -> Path:

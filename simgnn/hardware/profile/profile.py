@@ -1,22 +1,17 @@
 """A hardware profile: everything that a simulation knows of a machine, each number with its source."""
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from simgnn.errors import ConfigError, HardwareError
+from simgnn.hardware.profile.communication import Backend, LinkType
 from simgnn.hardware.profile.devices import Device
-from simgnn.hardware.profile.libraries import Backend
 from simgnn.hardware.profile.library import find_profile
-from simgnn.hardware.profile.links import LinkType
-from simgnn.hardware.profile.quantities import (
-    SOURCES,
-    Source,
-    Strict,
-)
+from simgnn.hardware.profile.quantities import SOURCES, Strict, sourced
 from simgnn.hardware.topology.topology import Name, Topology, expand_edges, topology_problems
 from simgnn.schema_faults import sentences
 from simgnn.tomlfile import load_toml, without_none, write_toml
@@ -28,9 +23,7 @@ BackendName = Literal["gloo", "nccl"]
 
 class Meta(Strict):
     """What the profile is of, and how it came about. ``calibrated_ranks``: rank counts measured; empty: never measured.
-    ``ranks_per_host``: ranks that a testbed declares on each host (None: nothing declares it).
-
-    ``sources`` are the documents that published and datasheet numbers come from.
+    ``ranks_per_host``: declared by a testbed. ``sources``: documents of published and datasheet numbers.
     """
 
     name: Name
@@ -78,12 +71,12 @@ class Profile(Strict):
     def source_counts(self) -> dict[str, int]:
         """How many numbers (curves count as one) come from each source."""
         counts: dict[str, int] = dict.fromkeys(SOURCES, 0)
-        for source in _sources(self):
-            counts[source] += 1
+        for _, part in sourced(self):
+            counts[part.source] += 1
         return counts
 
     def assumptions(self) -> str | None:
-        """What of the profile nobody has measured, published or promised, in a sentence; None: nothing."""
+        """A sentence on the numbers that are neither measured, published nor promised; None: there are none."""
         counts = self.source_counts()
         if not counts["assumed"]:
             return None
@@ -94,7 +87,7 @@ class Profile(Strict):
         return f"assumed: {counts['assumed']} of {sum(counts.values())} numbers of '{self.meta.name}'{times}"
 
     def limits(self) -> list[str]:
-        """What the profile tells its machine too simply, in sentences: for every result that rests on it."""
+        """Simplifications of the machine, in sentences that belong to every result that rests on the profile."""
         return [
             f"'{name}' of '{self.meta.name}' stands for {device.sockets} sockets as one: ranks roam over them, and "
             "memory of another socket costs what a rank's own does"
@@ -103,30 +96,15 @@ class Profile(Strict):
         ]
 
     def to_table(self) -> dict[str, Any]:
-        """As TOML writes it; what is left at its default is left out."""
+        """The table that TOML writes, without defaults."""
         table = without_none(self.model_dump(exclude_defaults=True))
         return {"format": FORMAT, **table}
 
 
-def _sources(value: Any) -> Iterator[Source]:
-    if isinstance(value, Mapping):
-        for entry in value.values():
-            yield from _sources(entry)
-    elif isinstance(value, tuple):
-        for entry in value:
-            yield from _sources(entry)
-    elif isinstance(value, Strict):
-        if "source" in type(value).model_fields:
-            yield value.source  # type: ignore[attr-defined]
-        for name in type(value).model_fields:
-            yield from _sources(getattr(value, name))
-
-
 def _burst_problems(profile: Profile) -> list[str]:
-    """Links between nodes that let bytes through at once, any of a profile in which messages of a device go as copies
-    through host memory, one after the other: which ones these cross is a matter of routes, and of who talks to whom.
+    """Faults of bursts where messages of a device go as copies through host memory, one after the other.
 
-    A flow over all the copies is slower than each of its links, so that their buckets could not tell what it has saved.
+    A flow over all the copies is slower than each of its links, so a link could not tell what its bucket has saved.
     """
     used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
     apart = [name for name in profile.devices if name in used and profile.devices[name].staged]
@@ -149,17 +127,14 @@ def find_problems(table: Mapping[str, Any]) -> tuple[Profile | None, list[str]]:
         return Profile.model_validate(dict(table)), []
     except ValidationError as error:
         problems = sentences(Profile, error)
-    return None, problems + [line for line in _reference_problems(table) if line not in problems]
-
-
-def _reference_problems(table: Mapping[str, Any]) -> list[str]:
-    names = [table.get(key) for key in ("devices", "links")]
-    devices, links = (list(entry) if isinstance(entry, Mapping) else [] for entry in names)
     try:
         topology = Topology.model_validate(table.get("topology"))
     except ValidationError:
-        return []
-    return topology_problems(topology, devices, links)
+        return None, problems
+    devices, links = (
+        list(entry) if isinstance(entry, Mapping) else [] for entry in (table.get("devices"), table.get("links"))
+    )
+    return None, list(dict.fromkeys(problems + topology_problems(topology, devices, links)))
 
 
 def parse_profile(table: Mapping[str, Any], label: str = "hardware profile") -> Profile:
@@ -171,14 +146,13 @@ def parse_profile(table: Mapping[str, Any], label: str = "hardware profile") -> 
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
-    """A profile by path or by name (:mod:`simgnn.hardware.profile.library`); :class:`HardwareError` with every fault of
-    it."""
+    """A profile by path or by name, or a :class:`HardwareError` with every fault of it."""
     path = find_profile(str(name_or_path))
     return parse_profile(load_table(path), str(path))
 
 
 def load_table(path: Path) -> dict[str, Any]:
-    """The unchecked table of a profile's file; :class:`HardwareError` when it is no TOML."""
+    """The unchecked table of a profile's file, or a :class:`HardwareError` when it is no TOML."""
     try:
         return load_toml(path)
     except ConfigError as error:

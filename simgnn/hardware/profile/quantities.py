@@ -1,5 +1,6 @@
 """Numbers of a profile: a value with its unit, where it comes from and how far it can be trusted."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log1p
@@ -14,15 +15,11 @@ Source = Literal["measured", "published", "datasheet", "assumed"]
 """measured: on the hardware itself by a calibration; published: by others, in print; datasheet: what the maker
 promises; assumed: neither, and results say so."""
 SOURCES: tuple[Source, ...] = ("measured", "published", "datasheet", "assumed")
-
-
 LARGEST, SMALLEST = 1e24, 1e-24
 """In SI units; beyond them no machine has a number, and products of numbers overflow."""
-
-
 LARGEST_SPREAD = 10.0
-"""A standard deviation is one of a logarithm: of ten, the 90 % interval is seven orders of magnitude wide on either
-side, which tells nothing. Those measured of machines are below one."""
+"""Standard deviations are those of logarithms, and measured ones are below one. With ten, the 90 % interval is seven
+orders of magnitude wide on either side."""
 
 
 def read_number(text: Any, dimension: str, positive: bool = False, most: float = LARGEST) -> float:
@@ -31,16 +28,15 @@ def read_number(text: Any, dimension: str, positive: bool = False, most: float =
     if positive and number == 0:
         raise ValueError(f"got '{text}', expected more than zero, such as '{example(dimension)}'")
     if number > most or (positive and number < SMALLEST):
-        way, end = ("large", most) if number > most else ("small", SMALLEST)
+        way, limit, end = ("large", "at most", most) if number > most else ("small", "at least", SMALLEST)
         raise ValueError(
-            f"got '{text}', which is too {way} for any machine; expected {'at most' if way == 'large' else 'at least'} "
-            f"{format_quantity(end, dimension)}"
+            f"got '{text}', which is too {way} for any machine; expected {limit} {format_quantity(end, dimension)}"
         )
     return number
 
 
 class Strict(BaseModel):
-    """A frozen table of a profile; keys that it does not know are refused."""
+    """A frozen table of a profile that rejects unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,16 +49,15 @@ class Unit:
     positive: bool = True
     most: float = LARGEST
 
-    def read(self, value: Any) -> float:
-        """The SI number of a field's text."""
-        return read_number(value, self.dimension, self.positive, self.most)
-
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def read(text: Any) -> float:
+            return read_number(text, self.dimension, self.positive, self.most)
+
         def write(number: float) -> str:
             return format_quantity(number, self.dimension)
 
         return core_schema.no_info_plain_validator_function(
-            self.read, serialization=core_schema.plain_serializer_function_ser_schema(write)
+            read, serialization=core_schema.plain_serializer_function_ser_schema(write)
         )
 
 
@@ -79,8 +74,8 @@ Spread = Annotated[float, Unit("ratio", positive=False, most=LARGEST_SPREAD)]
 
 
 class Number(Strict):
-    """Base of all sourced numbers. ``spread`` is a standard deviation as a share of the value; ``range`` the sizes of
-    messages, in bytes, between which it was measured; ``note`` says where exactly it comes from."""
+    """Base of sourced numbers. ``spread``: standard deviation as a share of the value. ``range``: sizes of messages,
+    in bytes, between which it was measured. ``note``: where exactly it comes from."""
 
     dimension: ClassVar[str]
 
@@ -118,29 +113,21 @@ class Number(Strict):
 
 
 class Size(Number):
-    """Bytes."""
-
     dimension = "bytes"
     value: Bytes
 
 
 class Bandwidth(Number):
-    """Bytes per second."""
-
     dimension = "bytes/s"
     value: BytesPerSecond
 
 
 class Duration(Number):
-    """Seconds; zero is allowed."""
-
     dimension = "s"
     value: Seconds
 
 
 class Power(Number):
-    """Watts."""
-
     dimension = "W"
     value: Watts
 
@@ -196,3 +183,19 @@ class Points(Strict):
                 return earlier.share + weight * (point.share - earlier.share)
             earlier = point
         return earlier.share
+
+
+def sourced(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """(key path, part) of every part of a table that states a source: numbers, curves and the like."""
+    if isinstance(value, Mapping):
+        entries: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, tuple):
+        entries = enumerate(value)
+    elif isinstance(value, Strict):
+        if getattr(value, "source", None) is not None:
+            yield key, value
+        entries = ((name, getattr(value, name)) for name in type(value).model_fields)
+    else:
+        return
+    for name, entry in entries:
+        yield from sourced(entry, f"{key}.{name}")

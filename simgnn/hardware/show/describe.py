@@ -1,6 +1,8 @@
 """A profile as nested text and as numbers: for ``simgnn hardware show`` and whoever else prints one."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,13 +13,12 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.primitives import unit_of
 from simgnn.hardware.profile.quantities import Number, Strict
 from simgnn.hardware.topology.routes import lay_out
-from simgnn.hardware.topology.topology import Host, Topology, copies, expand_edges, node_kinds
+from simgnn.hardware.topology.topology import Host, copies, expand_edges
 from simgnn.units import cost_of, format_quantity
 
 if TYPE_CHECKING:
-    from simgnn.hardware.profile.devices import Curve, Device
-    from simgnn.hardware.profile.libraries import Collective
-    from simgnn.hardware.profile.links import Load
+    from simgnn.hardware.profile.communication import Collective, Load
+    from simgnn.hardware.profile.devices import Device
     from simgnn.hardware.profile.profile import Profile
 
 
@@ -29,158 +30,20 @@ class Node:
     children: list["Node"] = field(default_factory=list)
 
     def add(self, text: str) -> "Node":
-        """Add a line below this one, and return it."""
         child = Node(text)
         self.children.append(child)
         return child
 
 
-def lines(node: Node, depth: int = 0) -> Iterator[tuple[int, str]]:
-    """Every line of a tree with its depth."""
-    yield depth, node.text
-    for child in node.children:
-        yield from lines(child, depth + 1)
-
-
 ROOTS = ("socket", "pcie-switch", "nvswitch", "nic", "memory", "network-switch")
-"""Which kinds of nodes stand at the top of a host: the first that is there."""
-
-
-class _Edge(NamedTuple):
-    one: str
-    other: str
-    link: str
-
-
-class _Line(NamedTuple):
-    """A thing below another: its name in the host, what it is, and the link that it hangs on ("": none)."""
-
-    name: str
-    kind: str
-    link: str
-
-
-def add_topology(node: Node, profile: "Profile") -> None:
-    """Lines of every host, then of the network between hosts, below ``node``."""
-    topology = profile.topology
-    edges = [_Edge(one, other, link) for one, other, link, _ in expand_edges(topology)]
-    kinds = node_kinds(topology)
-    for base, host in topology.hosts.items():
-        full = copies(base, host.count)[0]
-        machine = node.add(f"{host.count} x {base}" if host.count > 1 else base)
-        if host.memory is not None:
-            machine.add(f"memory of the host {format_quantity(host.memory.value, 'bytes')} ({host.memory.source})")
-        inside = [
-            _Edge(edge.one.removeprefix(f"{full}/"), edge.other.removeprefix(f"{full}/"), edge.link)
-            for edge in edges
-            if edge.one.startswith(f"{full}/") and edge.other.startswith(f"{full}/")
-        ]
-        _host(machine, host, inside, profile)
-        for edge in edges:
-            mine = next((end for end in edge[:2] if end.startswith(f"{full}/")), None)
-            other = edge.other if mine == edge.one else edge.one
-            if mine is not None and not other.startswith(f"{full}/"):
-                machine.add(f"{mine.removeprefix(full + '/')} -- {other}{_by(edge.link, profile)}")
-    for name in topology.nodes:
-        node.add(f"{name} ({kinds[name]})")
-    for one, other, link in dict.fromkeys(_outside(topology)):
-        node.add(f"{one} -- {other}{_by(link, profile)}")
-
-
-def _host(machine: Node, host: Host, edges: Sequence[_Edge], profile: "Profile") -> None:
-    """The nodes and devices of one host as a forest, breadth first from its ROOTS."""
-    kinds = {**dict(host.nodes), **{name: placed.type for placed in host.devices for name in placed.names()}}
-    hosted = set(host.nodes)
-    tops = next(([n for n, kind in host.nodes.items() if kind == wanted] for wanted in ROOTS
-                 if wanted in host.nodes.values()), [])  # fmt: skip
-    below: dict[str, list[_Line]] = {name: [] for name in kinds}
-    seen, used = set(tops), set()
-    queue = list(tops)
-    order = [*tops]
-    for start in (*tops, *host.nodes, *kinds):
-        if start not in seen:
-            seen.add(start)
-            order.append(start)
-            queue.append(start)
-        while queue:
-            here = queue.pop(0)
-            if here not in hosted:
-                continue  # devices are leaves: links among them are cross links
-            for number, edge in enumerate(edges):
-                other = edge.other if edge.one == here else edge.one if edge.other == here else here
-                if other not in seen and other in kinds:
-                    seen.add(other)
-                    used.add(number)
-                    below[here].append(_Line(other, kinds[other], edge.link))
-                    queue.append(other)
-    for line in _grouped([_Line(name, kinds[name], "") for name in order], host, below):
-        _add(machine, line, below, host, profile)
-    crossing = [edge for number, edge in enumerate(edges) if number not in used]
-    for text in _crossing(crossing, host, profile):
-        machine.add(text)
-
-
-def _add(
-    parent: Node, line: tuple[str, _Line], below: Mapping[str, list[_Line]], host: Host, profile: "Profile"
-) -> None:
-    text, entry = line
-    child = parent.add(f"{text}{_by(entry.link, profile)}")
-    for inner in _grouped(below[entry.name], host, below):
-        _add(child, inner, below, host, profile)
-
-
-def _grouped(lines: Sequence[_Line], host: Host, below: Mapping[str, list[_Line]]) -> list[tuple[str, _Line]]:
-    """Text of each line; devices of one entry that hang alike become one."""
-    entry_of = {name: placed for placed in host.devices for name in placed.names()}
-    groups: dict[tuple[str, str], list[_Line]] = {}
-    for line in lines:
-        alike = entry_of[line.name].name if line.name in entry_of else line.name
-        groups.setdefault((alike, line.link), []).append(line)
-    told = []
-    for (alike, _), group in groups.items():
-        first = group[0]
-        if first.name not in entry_of:
-            told.append((f"{first.name} ({first.kind})", first))
-        elif len(group) == 1:
-            told.append((f"{first.name}: {first.kind}", first))
-        else:
-            told.append((f"{len(group)} x {alike}: {first.kind}", first))
-    return told
-
-
-def _crossing(edges: Sequence[_Edge], host: Host, profile: "Profile") -> list[str]:
-    """Links that the tree does not show; a mesh of one entry's devices is one line."""
-    entry_of = {name: placed.name for placed in host.devices for name in placed.names()}
-    counted: dict[tuple[str, str, str], int] = {}
-    for edge in edges:
-        ends = (entry_of.get(edge.one, edge.one), entry_of.get(edge.other, edge.other))
-        itself = edge.one == edge.other
-        key = (f"among ranks on {ends[0]}" if itself else " -- ".join(ends), edge.link, "" if itself else "pairs")
-        counted[key] = counted.get(key, 0) + 1
-    return [
-        f"{text}{_by(link, profile)}{f' ({count} {pairs})' if count > 1 and pairs else ''}"
-        for (text, link, pairs), count in counted.items()
-    ]
-
-
-def _outside(topology: Topology) -> list[tuple[str, str, str]]:
-    """Edges between nodes of no host."""
-    own = set(topology.nodes)
-    return [(*edge.between, edge.link) for edge in topology.edges if own.issuperset(edge.between)]
-
-
-def _by(link: str, profile: "Profile") -> str:
-    if not link:
-        return ""
-    rate = profile.links[link].bandwidth.value
-    return f", by {link} ({format_quantity(float(f'{rate:.4g}'), 'bytes/s')})"
-
-
+"""Kinds of nodes that stand at the top of a host: the first kind that the host has."""
+MOST_DEVICES = 16
+HUGE_BYTES = 1e12
 SCOPES = {"any": "", "host": " inside a host", "cluster": " across hosts"}
 
 
-def told(number: Number | None) -> str:
-    """A sourced number as text; "not stated" where there is none."""
+def _stated(number: Number | None) -> str:
+    """A sourced number as text."""
     if number is None:
         return "not stated"
     spread = "" if number.spread is None else f" ± {format_quantity(number.spread, 'ratio')}"
@@ -189,6 +52,7 @@ def told(number: Number | None) -> str:
 
 
 def _rounded(value: float, dimension: str) -> str:
+    """Four digits of a value; bytes are exact."""
     return format_quantity(float(f"{value:.4g}") if dimension != "bytes" else value, dimension)
 
 
@@ -205,40 +69,39 @@ def tree(profile: "Profile") -> Node:
     devices = root.add("devices")
     for name, device in profile.devices.items():
         _device(devices.add(f"{name}: {device.model or device.kind}"), device)
-    add_topology(root.add("topology"), profile)
+    _add_topology(root.add("topology"), profile)
     links = root.add("links")
     for name, link in profile.links.items():
-        line = f"{name}: {link.kind}, {told(link.bandwidth)}, {link.duplex} duplex, latency {told(link.latency)}"
+        line = f"{name}: {link.kind}, {_stated(link.bandwidth)}, {link.duplex} duplex, latency {_stated(link.latency)}"
         if link.message_bandwidth is not None:
-            line += f", one message at most {told(link.message_bandwidth)}"
+            line += f", one message at most {_stated(link.message_bandwidth)}"
         if link.burst is not None:
-            line += f", {told(link.burst)} at once after a pause"
+            line += f", {_stated(link.burst)} at once after a pause"
         below = links.add(line)
         if link.load is not None:
             below.add(_load(link.load))
     for name, backend in profile.backends.items():
-        library = root.add(f"{name}: a message costs {told(backend.message.floor)}")
+        library = root.add(f"{name}: a message costs {_stated(backend.message.floor)}")
         if backend.ports is not None:
-            library.add(f"a rank sends {told(backend.ports.send)}, receives {told(backend.ports.receive)}")
+            library.add(f"a rank sends {_stated(backend.ports.send)}, receives {_stated(backend.ports.receive)}")
         for entry in backend.collectives:
             library.add(_collective(entry))
     return root
 
 
 def _collective(entry: "Collective") -> str:
-    scope = SCOPES[entry.scope]
-    ranks = ""
+    ranks = sizes = ""
     if entry.ranks is not None:
         *others, last = map(str, entry.ranks)
         ranks = f", measured with {', '.join(others)}{' and ' if others else ''}{last} ranks"
-    sizes = ""
     if entry.sizes is not None:
         low, high = (_rounded(size, "bytes") for size in entry.sizes)
         sizes = f", {low} to {high}" if entry.sizes[0] > 0 else f", below {high}"
     protocol = "" if entry.protocol is None else f" ({entry.protocol})"
-    bus = "" if entry.bus_bandwidth is None else f", bus {told(entry.bus_bandwidth)}"
-    hop = "" if entry.hop is None else f", each step {told(entry.hop)}"
-    return f"{entry.kind}{scope}{ranks}{sizes}: {entry.algorithm}{protocol}, floor {told(entry.floor)}{hop}{bus}"
+    bus = "" if entry.bus_bandwidth is None else f", bus {_stated(entry.bus_bandwidth)}"
+    hop = "" if entry.hop is None else f", each step {_stated(entry.hop)}"
+    head = f"{entry.kind}{SCOPES[entry.scope]}{ranks}{sizes}: {entry.algorithm}{protocol}"
+    return f"{head}, floor {_stated(entry.floor)}{hop}{bus}"
 
 
 def _load(load: "Load") -> str:
@@ -251,71 +114,156 @@ def _load(load: "Load") -> str:
 
 
 def _device(node: Node, device: "Device") -> None:
-    cores = "" if device.cores is None else f", {told(device.cores)}"
+    cores = "" if device.cores is None else f", {_stated(device.cores)}"
     sockets = "" if device.sockets is None else f" on {device.sockets} socket{'s' if device.sockets > 1 else ''}"
-    node.add(f"memory {told(device.memory)}{cores}{sockets}")
-    node.add(f"power: idle {told(device.idle_power)}, active {told(device.active_power)}")
+    node.add(f"memory {_stated(device.memory)}{cores}{sockets}")
+    node.add(f"power: idle {_stated(device.idle_power)}, active {_stated(device.active_power)}")
     for name, cache in device.caches.items():
-        shared = "" if cache.shared_by is None else f", one for each {told(cache.shared_by)}"
-        node.add(f"cache {name}: {told(cache.size)}{shared}")
+        shared = "" if cache.shared_by is None else f", one for each {_stated(cache.shared_by)}"
+        node.add(f"cache {name}: {_stated(cache.size)}{shared}")
     curves = node.add("curves")
     for curve in device.curves:
-        curves.add(_curve(curve))
-
-
-def _curve(curve: "Curve") -> str:
-    costs = ", ".join(f"{name} {_cost(name, cost)}" for name, cost in curve.costs.items())
-    at = f"{curve.concurrency} at once, {curve.threads} threads"
-    spread = "" if curve.spread is None else f", ± {_rounded(curve.spread, 'ratio')}"
-    return f"{curve.primitive} ({at}; {curve.source}{spread}): {costs}"
+        costs = ", ".join(f"{feature} {_cost(feature, cost)}" for feature, cost in curve.costs.items())
+        spread = "" if curve.spread is None else f", ± {_rounded(curve.spread, 'ratio')}"
+        level = f"{curve.concurrency} at once, {curve.threads} threads; {curve.source}{spread}"
+        curves.add(f"{curve.primitive} ({level}): {costs}")
 
 
 def _cost(feature: str, cost: float) -> str:
-    """Costs of bytes and flops as the rates that people know."""
     unit = unit_of(feature)
     if cost > 0 and unit in ("B", "flop"):
-        return _rounded(1 / cost, "flop/s") if unit == "flop" else format_quantity(float(f"{1 / cost:.4g}"), "bytes/s")
+        return _rounded(1 / cost, "bytes/s" if unit == "B" else "flop/s")
     return _rounded(cost, cost_of(unit))
 
 
-def bandwidth_matrix(profile: "Profile", most: int = 16) -> tuple[list[str], NDArray[np.float64]]:
+def bandwidth_matrix(profile: "Profile") -> tuple[list[str], NDArray[np.float64]]:
     """(device names, bytes/s [n, n]) that one large message reaches from row to column, alone, over links only.
 
-    NaN where two ranks cannot talk. At most ``most`` devices: as many of each host as fit, so that every kind of pair
-    inside and across hosts that the first hosts have is there.
+    NaN where two ranks cannot talk. Shows at most MOST_DEVICES: of the first hosts, as many of each as fit, so that
+    pairs inside and across hosts are there.
     """
     network = lay_out(profile)
-    names = _pick(profile, most)
-    matrix = np.full((len(names), len(names)), np.nan)
-    huge = 1e12
-    for row, source in enumerate(names):
-        for column, target in enumerate(names):
-            try:
-                route = network.route(source, target)
-            except HardwareError:
-                continue
-            matrix[row, column] = route.message_rate(huge)
-    return names, matrix
-
-
-def _pick(profile: "Profile", most: int) -> list[str]:
     hosts = [
         [f"{full}/{local}" for entry in host.devices for local in entry.names()]
         for full, host in profile.topology.host_names()
     ]
-    if sum(map(len, hosts)) <= most:
-        return [name for names in hosts for name in names]
-    shown = hosts[: max(2, most // max(map(len, hosts)))]
-    each = max(1, most // len(shown))
-    return [name for names in shown for name in names[:each]][:most]
+    if sum(map(len, hosts)) > MOST_DEVICES:
+        shown = hosts[: max(2, MOST_DEVICES // max(map(len, hosts)))]
+        hosts = [names[: max(1, MOST_DEVICES // len(shown))] for names in shown]
+    names = [name for of_host in hosts for name in of_host][:MOST_DEVICES]
+    matrix = np.full((len(names), len(names)), np.nan)
+    for row, source in enumerate(names):
+        for column, target in enumerate(names):
+            with suppress(HardwareError):
+                matrix[row, column] = network.route(source, target).message_rate(HUGE_BYTES)
+    return names, matrix
+
+
+class _Edge(NamedTuple):
+    one: str
+    other: str
+    link: str
+
+
+class _Line(NamedTuple):
+    """A node or device: its name in the host, its kind, and the link to what it is listed below ("": none)."""
+
+    name: str
+    kind: str
+    link: str
+
+
+def _add_topology(node: Node, profile: "Profile") -> None:
+    """Lines of every host, then of the network between hosts, below ``node``."""
+    topology = profile.topology
+    edges = [_Edge(one, other, link) for one, other, link, _ in expand_edges(topology)]
+    for base, host in topology.hosts.items():
+        inside = f"{copies(base, host.count)[0]}/"
+        machine = node.add(f"{host.count} x {base}" if host.count > 1 else base)
+        if host.memory is not None:
+            machine.add(f"memory of the host {format_quantity(host.memory.value, 'bytes')} ({host.memory.source})")
+        own, outward = [], []
+        for edge in edges:
+            ends = [end for end in edge[:2] if end.startswith(inside)]
+            if len(ends) == 2:
+                own.append(_Edge(edge.one.removeprefix(inside), edge.other.removeprefix(inside), edge.link))
+            elif ends:
+                other = edge.other if ends[0] == edge.one else edge.one
+                outward.append(f"{ends[0].removeprefix(inside)} -- {other}{_by(edge.link, profile)}")
+        _add_host(machine, host, own, profile)
+        for text in outward:
+            machine.add(text)
+    for name, kind in topology.nodes.items():
+        node.add(f"{name} ({kind})")
+    outer = [(*edge.between, edge.link) for edge in topology.edges if set(topology.nodes).issuperset(edge.between)]
+    for one, other, link in dict.fromkeys(outer):
+        node.add(f"{one} -- {other}{_by(link, profile)}")
+
+
+def _add_host(machine: Node, host: Host, edges: Sequence[_Edge], profile: "Profile") -> None:
+    """The nodes and devices of one host as a forest, breadth first from its ROOTS; then the links that it lacks."""
+    kinds = {**dict(host.nodes), **{name: placed.type for placed in host.devices for name in placed.names()}}
+    root = next((kind for kind in ROOTS if kind in host.nodes.values()), None)
+    below: dict[str, list[_Line]] = {name: [] for name in kinds}
+    seen, used, tops = set[str](), set[int](), list[_Line]()
+    for starts in ([name for name, kind in host.nodes.items() if kind == root], *([name] for name in kinds)):
+        queue = [name for name in starts if name not in seen]
+        seen.update(queue)
+        tops += [_Line(name, kinds[name], "") for name in queue]
+        for here in queue:  # grows while it is read
+            if here not in host.nodes:
+                continue  # devices are leaves: links among them are cross links
+            for number, edge in enumerate(edges):
+                other = edge.other if edge.one == here else edge.one if edge.other == here else here
+                if other not in seen and other in kinds:
+                    seen.add(other)
+                    used.add(number)
+                    below[here].append(_Line(other, kinds[other], edge.link))
+                    queue.append(other)
+    entries = {name: placed.name for placed in host.devices for name in placed.names()}
+    _add_lines(machine, tops, below, entries, profile)
+    crossing: Counter[tuple[str, str, bool]] = Counter()
+    for number, edge in enumerate(edges):
+        if number not in used:
+            ends = entries.get(edge.one, edge.one), entries.get(edge.other, edge.other)
+            itself = edge.one == edge.other
+            crossing[f"among ranks on {ends[0]}" if itself else " -- ".join(ends), edge.link, itself] += 1
+    for (text, link, itself), count in crossing.items():
+        machine.add(f"{text}{_by(link, profile)}{'' if itself or count == 1 else f' ({count} pairs)'}")
+
+
+def _add_lines(
+    parent: Node,
+    lines: Sequence[_Line],
+    below: Mapping[str, list[_Line]],
+    entries: Mapping[str, str],
+    profile: "Profile",
+) -> None:
+    """Add lines below ``parent``. Devices of one entry that hang on alike links share a line."""
+    groups: dict[tuple[str, str], list[_Line]] = {}
+    for line in lines:
+        groups.setdefault((entries.get(line.name, line.name), line.link), []).append(line)
+    for (entry, link), group in groups.items():
+        name, kind, _ = group[0]
+        if name not in entries:
+            text = f"{name} ({kind})"
+        else:
+            text = f"{name}: {kind}" if len(group) == 1 else f"{len(group)} x {entry}: {kind}"
+        _add_lines(parent.add(f"{text}{_by(link, profile)}"), below[name], below, entries, profile)
+
+
+def _by(link: str, profile: "Profile") -> str:
+    if not link:
+        return ""
+    return f", by {link} ({_rounded(profile.links[link].bandwidth.value, 'bytes/s')})"
 
 
 def counts(profile: "Profile") -> dict[str, int]:
     """How many hosts, devices and links (both directions of a duplex one are one)."""
-    kinds = node_kinds(profile.topology)
+    hosts = profile.topology.host_names()
     return {
-        "hosts": len(profile.topology.host_names()),
-        "devices": sum(kind.startswith("device:") for kind in kinds.values()),
+        "hosts": len(hosts),
+        "devices": sum(placed.count for _, host in hosts for placed in host.devices),
         "links": sum(1 for _ in expand_edges(profile.topology)),
     }
 

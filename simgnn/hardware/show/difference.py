@@ -5,7 +5,7 @@ Work is compared level by level (ranks at once x threads) on a fixed grid of siz
 there; where neither states a range, on the whole grid. Links and collectives likewise, over sizes of messages.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from math import exp, hypot, inf, log
 
@@ -18,11 +18,11 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import spread_ranks
 from simgnn.hardware.price.work import features, within_range
 from simgnn.hardware.primitives import PRIMITIVES, FloatArray
+from simgnn.hardware.profile.communication import Backend, Collective, LinkType
 from simgnn.hardware.profile.devices import Curve, Device
-from simgnn.hardware.profile.libraries import Backend, Collective
-from simgnn.hardware.profile.links import LinkType
 from simgnn.hardware.profile.profile import Profile
-from simgnn.hardware.profile.quantities import Duration, Number, Size
+from simgnn.hardware.profile.quantities import Number
+from simgnn.hardware.show.describe import SCOPES
 from simgnn.units import format_quantity
 
 MESSAGES = tuple(float(1 << power) for power in range(6, 31, 2))
@@ -66,12 +66,6 @@ def both_spreads(spreads: Sequence[float | None]) -> float:
     return hypot(*known) if known else float("nan")
 
 
-def measured_in_both(numbers: Sequence[Number | None]) -> tuple[float, float]:
-    """The sizes between which all numbers were measured; where none says, all sizes."""
-    ranges = [number.range for number in numbers if number is not None and number.range is not None]
-    return max((low for low, _ in ranges), default=0.0), min((high for _, high in ranges), default=inf)
-
-
 @dataclass(frozen=True)
 class Difference:
     """All changes, and what only one of the two profiles has or what could not be compared, with the reason."""
@@ -80,62 +74,62 @@ class Difference:
     apart: tuple[str, ...]
 
 
+Finding = Change | str
+"""Something that was compared, or the reason why something was not."""
+
+
 def compare_profiles(first: Profile, second: Profile) -> Difference:
     """Compare two profiles by the names of their devices and links; single devices of one kind in any case.
 
     Raises :class:`HardwareError` when they have no device and no library in common.
     """
-    changes: list[Change] = []
-    apart: list[str] = []
-    pairs = _partners(first, second, apart)
-    for name, one, other in pairs:
-        _compare_device(name, one, other, changes, apart)
-    for name in _both("links", first.links, second.links, apart):
-        changes += _compare_link(name, first.links[name], second.links[name], apart)
-    libraries = _both("backends", first.backends, second.backends, apart)
+    found: list[Finding] = []
+    one, other = next(iter(first.devices.items())), next(iter(second.devices.items()))
+    if len(first.devices) == len(second.devices) == 1 and one[1].kind == other[1].kind:
+        pairs = [(one[0], one[1], other[1])]  # a calibration names its one device by its kind
+    else:
+        names = _both("devices", first.devices, second.devices, found)
+        pairs = [(name, first.devices[name], second.devices[name]) for name in names]
+    for name, here, there in pairs:
+        found += _compare_device(name, here, there)
+    for name in _both("links", first.links, second.links, found):
+        found += _compare_link(name, first.links[name], second.links[name])
+    libraries = _both("backends", first.backends, second.backends, found)
     for library in libraries:
-        compare_backend(str(library), first, second, changes, apart)
+        found += _compare_backend(str(library), first, second)
+    changes = tuple(one for one in found if isinstance(one, Change))
+    apart = tuple(one for one in found if isinstance(one, str))
     if not (changes and (pairs or libraries)):  # links of equal names alone are no machine
         raise HardwareError(
             f"'{first.meta.name}' and '{second.meta.name}' have no device and no library in common: "
             f"{'; '.join(apart)}; expected two profiles of one machine"
         )
-    return Difference(tuple(changes), tuple(apart))
+    return Difference(changes, apart)
 
 
-def _partners(first: Profile, second: Profile, apart: list[str]) -> list[tuple[str, Device, Device]]:
-    if len(first.devices) == len(second.devices) == 1:  # a calibration names its one device by its kind
-        (name, one), other = next(iter(first.devices.items())), next(iter(second.devices.values()))
-        if one.kind == other.kind:
-            return [(name, one, other)]
-    names = _both("devices", first.devices, second.devices, apart)
-    return [(name, first.devices[name], second.devices[name]) for name in names]
-
-
-def _both(what: str, first: Collection[str], second: Collection[str], apart: list[str]) -> list[str]:
-    apart += [f"{what}.{name}: only in the first" for name in first if name not in second]
-    apart += [f"{what}.{name}: only in the second" for name in second if name not in first]
+def _both(what: str, first: Collection[str], second: Collection[str], found: list[Finding]) -> list[str]:
+    """Names of both; those of one side alone go into ``found``."""
+    found += [f"{what}.{name}: only in the first" for name in first if name not in second]
+    found += [f"{what}.{name}: only in the second" for name in second if name not in first]
     return [name for name in first if name in second]
 
 
-def _compare_device(name: str, one: Device, other: Device, changes: list[Change], apart: list[str]) -> None:
+def _compare_device(name: str, one: Device, other: Device) -> Iterator[Finding]:
     levels = [{(c.primitive, c.concurrency, c.threads): c for c in device.curves} for device in (one, other)]
-    keys = sorted({*levels[0], *levels[1]}, key=lambda key: (list(PRIMITIVES).index(key[0]), key[1:]))
-    for key in keys:
-        where = f"{key[0]}, {key[1]} x {key[2]}"
+    for key in sorted({*levels[0], *levels[1]}, key=lambda key: (list(PRIMITIVES).index(key[0]), key[1:])):
+        level = f"{key[1]} x {key[2]}"
+        where = f"devices.{name}: {key[0]}, {level}"
         if key not in levels[0] or key not in levels[1]:
-            apart.append(f"devices.{name}: {where}: only in the {'first' if key in levels[0] else 'second'}")
+            yield f"{where}: only in the {'first' if key in levels[0] else 'second'}"
             continue
         curves = levels[0][key], levels[1][key]
         found = [_times(device, curve) for device, curve in zip((one, other), curves, strict=True)]
         common = found[0][1] & found[1][1]
-        if not common.any():
-            apart.append(f"devices.{name}: {where}: no size of the grid was measured in both")
-            continue
-        ratios = found[1][0][common] / found[0][0][common]
-        changes.append(
-            change_of(key[0], f"{key[1]} x {key[2]}", ratios, both_spreads([curve.spread for curve in curves]))
-        )
+        if common.any():
+            ratios = found[1][0][common] / found[0][0][common]
+            yield change_of(key[0], level, ratios, both_spreads([curve.spread for curve in curves]))
+        else:
+            yield f"{where}: no size of the grid was measured in both"
 
 
 def _times(device: Device, curve: Curve) -> tuple[FloatArray, NDArray[np.bool_]]:
@@ -146,56 +140,64 @@ def _times(device: Device, curve: Curve) -> tuple[FloatArray, NDArray[np.bool_]]
     return seconds, within_range(curve, found, sizes) & (seconds > 0)
 
 
-def _compare_link(name: str, one: LinkType, other: LinkType, apart: list[str]) -> Iterator[Change]:
-    low, high = measured_in_both([*one.rates, *other.rates])
-    sizes = [size for size in MESSAGES if low <= size <= high]
+def _compare_link(name: str, one: LinkType, other: LinkType) -> Iterator[Finding]:
+    what = f"links.{name}"
+    low, high = _measured_in_both([[rate.range] for rate in (*one.rates, *other.rates)])
     spreads = both_spreads([one.bandwidth.spread, other.bandwidth.spread])
-    yield change_of(f"links.{name}", "bandwidth", [one.bandwidth.value / other.bandwidth.value], spreads)
+    yield change_of(what, "bandwidth", [one.bandwidth.value / other.bandwidth.value], spreads)
     # what passes a burst at once takes no time of its own
-    ratios = [one.message_rate(size) / other.message_rate(size) for size in sizes if size > _burst(one, other)]
-    if ratios:
+    burst = max(0.0 if link.burst is None else link.burst.value for link in (one, other))
+    sizes = [size for size in MESSAGES if low <= size <= high and size > burst]
+    if sizes:
+        ratios = [one.message_rate(size) / other.message_rate(size) for size in sizes]
         known = [[rate.spread for rate in link.rates if rate.spread is not None] for link in (one, other)]
-        widest = both_spreads([max(shares, default=None) for shares in known])
-        yield change_of(f"links.{name}", "one message", ratios, widest)
-    numbers: Mapping[str, Sequence[Size | Duration | None]] = {
-        "burst": [one.burst, other.burst],
-        "latency": [one.latency, other.latency],
-    }
-    for what, there in numbers.items():
-        values = [0.0 if number is None else number.value for number in there]
-        if all(values):
-            ratio = values[0] / values[1] if what == "burst" else values[1] / values[0]
-            told = both_spreads([None if number is None else number.spread for number in there])
-            yield change_of(f"links.{name}", what, [ratio], told)
-        elif any(values):
-            apart.append(f"links.{name}: {what}: none in the {'second' if values[0] else 'first'}")
-    yield from _compare_loads(name, one, other, apart)
+        yield change_of(what, "one message", ratios, both_spreads([max(shares, default=None) for shares in known]))
+    yield from _compare_numbers(what, "burst", one.burst, other.burst, longer_is_faster=True)
+    yield from _compare_numbers(what, "latency", one.latency, other.latency)
+    yield from _compare_loads(what, one, other)
 
 
-def _compare_loads(name: str, one: LinkType, other: LinkType, apart: list[str]) -> Iterator[Change]:
+def _compare_numbers(
+    what: str, level: str, one: Number | None, other: Number | None, longer_is_faster: bool = False
+) -> Iterator[Finding]:
+    """Two numbers of which zero, or none, is no time to compare with."""
+    before, after = (0.0 if number is None else float(number.value) for number in (one, other))  # type: ignore[attr-defined]
+    if before and after:
+        ratio = before / after if longer_is_faster else after / before
+        spreads = both_spreads([None if number is None else number.spread for number in (one, other)])
+        yield change_of(what, level, [ratio], spreads)
+    elif before or after:
+        yield f"{what}: {level}: none in the {'second' if before else 'first'}"
+
+
+def _compare_loads(what: str, one: LinkType, other: LinkType) -> Iterator[Finding]:
     """What links do while messages fill them: how long others wait, and what a byte costs the cores at its ends."""
-    loads = [one.load, other.load]
-    known = [load for load in loads if load is not None]
-    if len(known) < 2:
-        apart += [f"links.{name}: load: none in the {'second' if loads[0] else 'first'}"] * len(known)
+    if one.load is None or other.load is None:
+        if one.load is not other.load:
+            yield f"{what}: load: none in the {'second' if one.load else 'first'}"
         return
-    rates = [link.bandwidth.value for link in (one, other)]
-    spreads = both_spreads([load.spread for load in known])
+    loads, rates = (one.load, other.load), (one.bandwidth.value, other.bandwidth.value)
+    spreads = both_spreads([load.spread for load in loads])
     values = {
-        f"wait behind {count}": [load.queued_bytes(count) / rate for load, rate in zip(known, rates, strict=True)]
-        for count in sorted({queue.messages for load in known for queue in load.queues})
+        f"wait behind {count}": [load.queued_bytes(count) / rate for load, rate in zip(loads, rates, strict=True)]
+        for count in sorted({queue.messages for load in loads for queue in load.queues})
     }
-    values["core a byte"] = [load.processor or 0.0 for load in known]
-    for what, (before, after) in values.items():
+    values["core a byte"] = [load.processor or 0.0 for load in loads]
+    for level, (before, after) in values.items():
         if before > 0 < after:
-            yield change_of(f"links.{name}", what, [after / before], spreads)
+            yield change_of(what, level, [after / before], spreads)
         elif before != after:
-            apart.append(f"links.{name}: {what}: none in the {'second' if before else 'first'}")
+            yield f"{what}: {level}: none in the {'second' if before else 'first'}"
 
 
-def _burst(*links: LinkType) -> float:
-    """The larger of the bursts of two links."""
-    return max(0.0 if link.burst is None else link.burst.value for link in links)
+def _measured_in_both(groups: Sequence[Sequence[tuple[float, float] | None]]) -> tuple[float, float]:
+    """The sizes between which each group of regimes was measured, each by its ranges; where none says, all sizes."""
+    low, high = 0.0, inf
+    for ranges in groups:
+        known = [limits for limits in ranges if limits is not None]
+        if known and len(known) == len(ranges):
+            low, high = max(low, min(limits[0] for limits in known)), min(high, max(limits[1] for limits in known))
+    return low, high
 
 
 def furthest(changes: Sequence[Change]) -> list[Change]:
@@ -205,44 +207,41 @@ def furthest(changes: Sequence[Change]) -> list[Change]:
 
 Key = tuple[str, int, bool]
 """A collective, its number of ranks, whether they are on several hosts."""
-SCOPES = {"host": " inside a host", "cluster": " across hosts", "any": ""}
 
 
-def compare_backend(library: str, first: Profile, second: Profile, changes: list[Change], apart: list[str]) -> None:
-    """Add what a library of both profiles takes in each to ``changes``, and to ``apart`` what cannot be compared."""
+def _compare_backend(library: str, first: Profile, second: Profile) -> Iterator[Finding]:
     described = [dict(profile.backends)[library] for profile in (first, second)]  # type: ignore[index]
     floors = [backend.message.floor for backend in described]
     if all(floor.value > 0 for floor in floors):
-        ratio = floors[1].value / floors[0].value
-        changes.append(
-            change_of(f"{library} message", "floor", [ratio], both_spreads([floor.spread for floor in floors]))
-        )
+        spreads = both_spreads([floor.spread for floor in floors])
+        yield change_of(f"{library} message", "floor", [floors[1].value / floors[0].value], spreads)
     elif any(floor.value > 0 for floor in floors):
-        apart.append(f"backends.{library}: message.floor: none in the {'second' if floors[0].value > 0 else 'first'}")
+        yield f"backends.{library}: message.floor: none in the {'second' if floors[0].value > 0 else 'first'}"
     groups = [_groups(backend) for backend in described]
-    told: set[Key] = set()
+    reported: set[Key] = set()
     used: set[int] = set()
     for key in sorted({*groups[0], *groups[1]}):
         kind, ranks, across = key
         level = f"{ranks} ranks{' across hosts' if across else ''}"
         where = f"backends.{library}: {kind}, {level}"
-        told.add(key)
+        reported.add(key)
         if key not in groups[0] or key not in groups[1]:
-            apart.append(f"{where}: only in the {'first' if key in groups[0] else 'second'}")
+            yield f"{where}: only in the {'first' if key in groups[0] else 'second'}"
             continue
         try:
             machines = [_place(profile, ranks, across) for profile in (first, second)]
-            limits = _measured_in_both([group[key] for group in groups])
-            found = _compare_group(library, kind, level, machines, limits, used)
+            ranges = [[e.bus_bandwidth.range for e in group[key] if e.bus_bandwidth is not None] for group in groups]
+            found = _compare_group(library, kind, level, machines, _measured_in_both(ranges), used)
         except HardwareError as error:
-            apart.append(f"{where}: {error}")
+            yield f"{where}: {error}"
             continue
-        changes += found
+        yield from found
         if found:
-            told.remove(key)
+            reported.remove(key)
         else:
-            apart.append(f"{where}: no size was measured in both")
-    apart += [f"backends.{library}: {text}" for text in _passed_over(described, used, told)]
+            yield f"{where}: no size was measured in both"
+    for text in _passed_over(described, used, reported):
+        yield f"backends.{library}: {text}"
 
 
 def _place(profile: Profile, ranks: int, across_hosts: bool) -> Machine:
@@ -259,10 +258,9 @@ def _compare_group(
     """One change for each regime of sizes: those between which neither profile goes over to another entry. ``used``:
     the entries that price one of them are added, by identity."""
     members = range(machines[0].ranks)
-    seconds = [_group_seconds(machine, library, kind, members) for machine in machines]
     regimes: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
     for size in [0.0] if kind == "barrier" else [size for size in MESSAGES if limits[0] <= size <= limits[1]]:
-        before, after = (each(size) for each in seconds)
+        before, after = (_seconds(machine, library, kind, size) for machine in machines)
         if before <= 0.0 or after <= 0.0:
             continue
         # the call of an exchange has no size: its bytes are messages
@@ -274,15 +272,15 @@ def _compare_group(
     changes = []
     for rows in regimes.values():
         sizes, ratios, spreads = np.array(rows).T
-        ends = [_bytes(float(size)) for size in (sizes[0], sizes[-1])]
+        ends = [format_quantity(float(size), "bytes") for size in (sizes[0], sizes[-1])]
         told = f"{level}, {' to '.join(dict.fromkeys(ends))}" if len(regimes) > 1 else level
         changes.append(change_of(f"{library} {kind}", told, ratios, spreads))
     return changes
 
 
-def _passed_over(backends: Sequence[Backend], used: Set[int], told: Set[Key]) -> list[str]:
-    """A line for each collective of which entries price nothing that was compared, with the reason; none of ``told``
-    groups, of which another line says so."""
+def _passed_over(backends: Sequence[Backend], used: Set[int], reported: Set[Key]) -> list[str]:
+    """A line for each collective that has entries outside ``used``, with the reason. Groups that another line has
+    ``reported`` are left out."""
     reasons: dict[str, list[list[Collective]]] = {}
     for side, backend in enumerate(backends):
         for entry in backend.collectives:
@@ -292,10 +290,11 @@ def _passed_over(backends: Sequence[Backend], used: Set[int], told: Set[Key]) ->
             where, counts = f"{entry.kind}{SCOPES[entry.scope]}, {entry.algorithm}", " or ".join(map(str, ranks))
             if _carries_over(entry, backend):
                 reason = f"{where}, other than {counts} ranks: carried over from these, none was measured"
-            elif all((entry.kind, count, entry.scope == "cluster") in told for count in ranks):
+            elif all((entry.kind, count, entry.scope == "cluster") in reported for count in ranks):
                 continue
             else:
-                sizes = "" if entry.sizes is None else f", {' to '.join(map(_bytes, entry.sizes))}"
+                span = " to ".join(format_quantity(size, "bytes") for size in entry.sizes or ())
+                sizes = f", {span}" if span else ""
                 reason = f"{where}, {counts} ranks{sizes}: prices none of the sizes that are compared"
             reasons.setdefault(reason, [[], []])[side].append(entry)
     return [f"{reason} ({_sides(found)})" for reason, found in sorted(reasons.items())]
@@ -319,10 +318,6 @@ def _sides(found: Sequence[Sequence[Collective]]) -> str:
     return "alike in both" if list(found[0]) == list(found[1]) else "different in the two"
 
 
-def _bytes(size: float) -> str:
-    return format_quantity(size, "bytes")
-
-
 def _groups(backend: Backend) -> dict[Key, list[Collective]]:
     """Every collective by kind, group size (of any size: two ranks), and whether it is for groups across hosts alone;
     one entry for each regime of its sizes."""
@@ -333,29 +328,14 @@ def _groups(backend: Backend) -> dict[Key, list[Collective]]:
     return groups
 
 
-def _group_seconds(machine: Machine, library: str, kind: str, members: Sequence[int]) -> Callable[[float], float]:
-    """Seconds of a call by bytes: of an exchange its call and one message of that size for each rank."""
-    ranks = len(members)
+def _seconds(machine: Machine, library: str, kind: str, size: float) -> float:
+    """Seconds of a call of all ranks; an exchange sends one message of that size to each rank."""
+    members = range(machine.ranks)
     if kind != "exchange":
-        return lambda size: machine.collective(kind, library, size, members).seconds_alone
-
-    def exchange(size: float) -> float:
-        call = machine.call("exchange", library, members)
-        message = machine.message(0, ranks - 1, size, library)
-        return call.floor_s + call.hop_s * (ranks - 1) + message.latency_s + size / message.rate_bytes_per_s
-
-    return exchange
-
-
-def _measured_in_both(groups: Sequence[Sequence[Collective]]) -> tuple[float, float]:
-    """The sizes between which each group was measured, over all its regimes; where none says, all sizes."""
-    low, high = 0.0, inf
-    for regimes in groups:
-        ranges = [entry.bus_bandwidth.range for entry in regimes if entry.bus_bandwidth is not None]
-        known = [limits for limits in ranges if limits is not None]
-        if known and len(known) == len(ranges):
-            low, high = max(low, min(limits[0] for limits in known)), min(high, max(limits[1] for limits in known))
-    return low, high
+        return machine.collective(kind, library, size, members).seconds_alone
+    call = machine.call("exchange", library, members)
+    message = machine.message(0, machine.ranks - 1, size, library)
+    return call.floor_s + call.hop_s * (machine.ranks - 1) + message.latency_s + size / message.rate_bytes_per_s
 
 
 def _spread(entry: Collective, nbytes: float) -> float | None:

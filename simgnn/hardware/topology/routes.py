@@ -1,14 +1,13 @@
 """The network of a profile laid out: every single link, and the route between any two devices."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from math import inf
 from typing import TYPE_CHECKING
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile.links import LinkType, Load
+from simgnn.hardware.profile.communication import LinkType, Load
 from simgnn.hardware.topology.topology import expand_edges, node_kinds
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ MEMORY_KINDS = ("memory", "socket", "pcie-switch")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Something that flows share: its capacity in bytes per second, and the bytes that it lets through at once after a
+    """Something that flows share: its capacity in bytes per second, and its burst, the bytes that pass at once after a
     pause. A full-duplex link is two, one each way. ``load``: what it does to others while messages fill it."""
 
     name: str
@@ -37,8 +36,8 @@ class Link:
 class Route:
     """The way from one device to another: positions in ``Network.links``, and the latency of them all.
 
-    ``copies``: the types of the links of each copy; a message is copied whole, from one end of a copy to the other,
-    before the next copy begins. Where devices reach each other's memory there is one.
+    ``copies``: the types of the links of each copy. A message is copied whole before the next copy begins. Where
+    devices reach each other's memory there is one copy.
     """
 
     links: tuple[int, ...]
@@ -61,7 +60,8 @@ class Route:
 class Network:
     """All links of a profile, and the directed graph that they make (edge attributes ``link`` and ``type``).
 
-    ``staged``: devices that reach no other's memory; ``kinds``: of every node (:func:`topology.node_kinds`).
+    ``loops``: links of devices to themselves. ``staged``: devices that reach no other's memory. ``kinds`` of every
+    node, as :func:`node_kinds` gives them.
     """
 
     links: tuple[Link, ...]
@@ -69,26 +69,16 @@ class Network:
     loops: dict[str, tuple[int, LinkType]]
     staged: frozenset[str]
     kinds: Mapping[str, str]
-
-    @cached_property
-    def _routes(self) -> dict[tuple[str, str], Route]:
-        return {}
-
-    @cached_property
-    def _before(self) -> dict[str, tuple[dict[str, list[str]], dict[str, float]]]:
-        return {}
-
-    @cached_property
-    def _memories(self) -> dict[str, str]:
-        return {}
+    _routes: dict[tuple[str, str], Route] = field(default_factory=dict, init=False)
+    _before: dict[str, tuple[dict[str, list[str]], dict[str, float]]] = field(default_factory=dict, init=False)
+    _memories: dict[str, str] = field(default_factory=dict, init=False)
 
     def route(self, source: str, target: str) -> Route:
         """The route of least latency; among equals of fewest hops, then widest, then first by name. Cached.
 
-        From a device to itself: the link that it has with itself; from a memory to itself no link, in no time. Where an
-        end reaches no other's memory, through the memory of the sender's host, and of the receiver's if that is
-        another: whole copies, one after the other, each on its own route. Raises :class:`HardwareError` when there is
-        none.
+        A device reaches itself by its own link, a memory without one, in no time. Where an end reaches no other's
+        memory, the message is copied whole to the memory of the sender's host, of the receiver's host if that is
+        another, and to the receiver. Raises :class:`HardwareError` when there is no route.
         """
         key = source, target
         if key not in self._routes:
@@ -102,22 +92,20 @@ class Network:
         return self._routes[key]
 
     def host_memory(self, device: str) -> str:
-        """The node that stands for a device's host memory: the nearest of the first kind that it reaches."""
-        if device not in self._memories:
-            _, distance = self._reach(device)
-            inside = [node for node in distance if node.startswith(_host(device) + "/")]
-            for kind in MEMORY_KINDS:
-                found = [node for node in inside if self.kinds.get(node) == kind]
-                if found:
-                    self._memories[device] = min(found, key=lambda node: (distance[node], node))
-                    break
-            else:
-                raise HardwareError(
-                    f"topology: '{device}' has no link to its host's memory, so nothing can be copied to or from it, "
-                    f"nor pass it; expected a chain of links to a node of kind {', '.join(MEMORY_KINDS)} in the same "
-                    "host (for messages alone: or peer_to_peer = true)"
-                )
-        return self._memories[device]
+        """The node that stands for a device's host memory: the nearest of the first kind that it reaches. Cached."""
+        if device in self._memories:
+            return self._memories[device]
+        _, distance = self._reach(device)
+        inside = [node for node in distance if node.startswith(_host(device) + "/")]
+        for kind in MEMORY_KINDS:
+            found = [node for node in inside if self.kinds.get(node) == kind]
+            if found:
+                return self._memories.setdefault(device, min(found, key=lambda node: (distance[node], node)))
+        raise HardwareError(
+            f"topology: '{device}' has no link to its host's memory, so nothing can be copied to or from it, nor pass "
+            f"it; expected a chain of links to a node of kind {', '.join(MEMORY_KINDS)} in the same host (for messages "
+            "alone: or peer_to_peer = true)"
+        )
 
     def _copied(self, source: str, target: str) -> Route:
         """Copies from memory to memory: a byte crosses all their links, and the times of the copies add up."""

@@ -1,11 +1,11 @@
-"""Topology of a profile: hosts, what is in them, and the links between.
+"""Topology of a profile: hosts, what is in them, the links between, and checks of the names that it uses.
 
-A host may stand for several alike (``count``), a device entry too; a link named between "gpu" and "switch" is then one
-link for each GPU. Names outside a host are "host/node", where the host's base name means every copy of it.
+A host, or a device entry, may stand for several alike (``count``). A link between "gpu" and "switch" is then one link
+for each GPU. Names outside a host are "host/node", where the host's base name means every copy of it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import combinations, product
 from typing import Annotated, Literal, Self
 
@@ -39,7 +39,6 @@ class Placed(Strict):
     count: Count = 1
 
     def names(self) -> tuple[str, ...]:
-        """Names inside the host."""
         return copies(self.name, self.count)
 
 
@@ -79,7 +78,7 @@ def copies(name: str, count: int) -> tuple[str, ...]:
 
 
 def expand_edges(topology: Topology) -> Iterator[tuple[str, str, str, tuple[str | int, ...]]]:
-    """(node, node, link type, key path) of every single link, full names; unknown ends come as they are written."""
+    """(node, node, link type, key path) of every single link. Names are full; unknown ends stay as they are written."""
     for base, host in topology.hosts.items():
         inside = _local_names(host)
         for full in copies(base, host.count):
@@ -87,7 +86,13 @@ def expand_edges(topology: Topology) -> Iterator[tuple[str, str, str, tuple[str 
                 first, second = (inside.get(end, (end,)) for end in edge.between)
                 for one, other in _pairs(edge, first, second):
                     yield f"{full}/{one}", f"{full}/{other}", edge.link, ("topology", "hosts", base, "edges", number)
-    outside = _global_names(topology)
+    outside: dict[str, tuple[str, ...]] = {name: (name,) for name in topology.nodes}
+    for base, host in topology.hosts.items():
+        machines = copies(base, host.count)
+        for local, members in _local_names(host).items():
+            for machine in machines:
+                outside[f"{machine}/{local}"] = tuple(f"{machine}/{member}" for member in members)
+            outside[f"{base}/{local}"] = tuple(f"{machine}/{member}" for machine in machines for member in members)
     for number, edge in enumerate(topology.edges):
         first, second = (outside.get(end, (end,)) for end in edge.between)
         for one, other in _pairs(edge, first, second):
@@ -106,7 +111,6 @@ def node_kinds(topology: Topology) -> dict[str, str]:
 
 
 def _pairs(edge: Edge, first: tuple[str, ...], second: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Every pair of ends that an edge joins."""
     if edge.mesh:
         yield from combinations(first, 2)
     elif edge.between[0] == edge.between[1]:
@@ -123,30 +127,13 @@ def _local_names(host: Host) -> Mapping[str, tuple[str, ...]]:
     return names
 
 
-def _global_names(topology: Topology) -> Mapping[str, tuple[str, ...]]:
-    names: dict[str, tuple[str, ...]] = {name: (name,) for name in topology.nodes}
-    for base, host in topology.hosts.items():
-        for local, members in _local_names(host).items():
-            machines = copies(base, host.count)
-            for machine in machines:
-                names[f"{machine}/{local}"] = tuple(f"{machine}/{member}" for member in members)
-            names[f"{base}/{local}"] = tuple(f"{machine}/{member}" for machine in machines for member in members)
-    return names
-
-
 def topology_problems(topology: Topology, devices: Collection[str], links: Collection[str]) -> list[str]:
-    """Faults of the references of a topology: names that nothing bears, names borne twice, what nothing reaches."""
-    problems = [*_name_problems(topology, devices)]
+    """Faults of the references of a topology: unknown names, names used twice, devices that nothing reaches."""
+    problems = dict.fromkeys(_name_problems(topology, devices))  # an ordered set
     kinds = node_kinds(topology)
     group = {name: name for name in kinds}
-    seen: set[tuple[str, str]] = set()
-    told: set[str] = set()
+    seen: set[frozenset[str]] = set()
     certain = not problems
-
-    def tell(message: str) -> None:
-        if message not in told:
-            told.add(message)
-            problems.append(message)
 
     def root(name: str) -> str:
         while group[name] != name:
@@ -158,24 +145,31 @@ def topology_problems(topology: Topology, devices: Collection[str], links: Colle
         where = ".".join(str(part) for part in path)
         if link not in links:
             listed = ", ".join(links) or "none"
-            tell(f"{where}.link: got '{link}', which [links] does not define{nearest(link, links)}; it has: {listed}")
+            unknown = f"got '{link}', which [links] does not define{nearest(link, links)}; it has: {listed}"
+            problems[f"{where}.link: {unknown}"] = None
         missing = [end for end in (one, other) if end not in kinds]
         for end in missing:
             shown = end if path[1] == "edges" else end.partition("/")[2]
             known = kinds if path[1] == "edges" else [name.partition("/")[2] for name in kinds]
-            tell(f"{where}.between: got '{shown}', which is no node or device{nearest(shown, known)}")
+            problems[f"{where}.between: got '{shown}', which is no node or device{nearest(shown, known)}"] = None
         if missing:
             certain = False  # what this edge was to join may hang on it
             continue
+        fault = None
         if one == other and not kinds[one].startswith("device:"):
-            tell(f"{where}.between: joins '{one}' to itself; expected two nodes (only a device has a link of its own)")
-        if (min(one, other), max(one, other)) in seen:
-            tell(f"{where}.between: a second link between '{one}' and '{other}'; expected one: add up their bandwidth")
-        seen.add((min(one, other), max(one, other)))
+            fault = f"joins '{one}' to itself; expected two nodes (only a device has a link of its own)"
+        elif frozenset((one, other)) in seen:
+            fault = f"a second link between '{one}' and '{other}'; expected one: add up their bandwidth"
+        if fault is not None:
+            problems[f"{where}.between: {fault}"] = None
+        seen.add(frozenset((one, other)))
         group[root(one)] = root(other)
-    if certain:
-        problems += _unreachable(kinds, root)
-    return problems
+    placed = [name for name, kind in kinds.items() if kind.startswith("device:")] if certain else []
+    return list(problems) + [
+        f"topology: '{name}' is not reachable from '{placed[0]}'; expected a chain of links in topology.*.edges"
+        for name in placed[1:]
+        if root(name) != root(placed[0])
+    ]
 
 
 def _name_problems(topology: Topology, devices: Collection[str]) -> list[str]:
@@ -184,23 +178,11 @@ def _name_problems(topology: Topology, devices: Collection[str]) -> list[str]:
         where = f"topology.hosts.{base}"
         for number, placed in enumerate(host.devices):
             if placed.type not in devices:
-                listed = ", ".join(devices) or "none"
-                problems.append(
-                    f"{where}.devices.{number}.type: got '{placed.type}', which [devices] does not define"
-                    f"{nearest(placed.type, devices)}; it has: {listed}"
-                )
+                known = f"{nearest(placed.type, devices)}; it has: {', '.join(devices) or 'none'}"
+                key = f"{where}.devices.{number}.type"
+                problems.append(f"{key}: got '{placed.type}', which [devices] does not define{known}")
         names = Counter([name for placed in host.devices for name in placed.names()] + list(host.nodes))
         problems += [f"{where}: {times} things are called '{name}'" for name, times in names.items() if times > 1]
     names = Counter(full for base, host in topology.hosts.items() for full in copies(base, host.count))
     problems += [f"topology.hosts: {times} hosts are called '{name}'" for name, times in names.items() if times > 1]
     return problems
-
-
-def _unreachable(kinds: Mapping[str, str], root: Callable[[str], str]) -> list[str]:
-    """One line for each device that the first one does not reach."""
-    devices = [name for name, kind in kinds.items() if kind.startswith("device:")]
-    return [
-        f"topology: '{name}' is not reachable from '{devices[0]}'; expected a chain of links in topology.*.edges"
-        for name in devices[1:]
-        if root(name) != root(devices[0])
-    ]

@@ -58,8 +58,8 @@ class ServedLane(Lane[SharedTurn]):
 
 
 class Engine:
-    """One simulation of a program on a machine. ``epochs`` may shrink while it runs, as epochs are fast-forwarded;
-    ``epoch_shift`` and ``tick_shift`` then say what was left out, and every row that is noted is moved by them."""
+    """One simulation of a program on a machine. Where epochs are fast-forwarded, ``epochs`` shrinks, and
+    ``epoch_shift`` and ``tick_shift`` are what was left out: they are added to every row that is noted."""
 
     def __init__(
         self,
@@ -82,17 +82,12 @@ class Engine:
         names = [link.name for link in machine.links]
         capacity = np.array([link.capacity_bytes_per_s for link in machine.links], dtype=np.float64)
         burst = np.array([link.burst_bytes for link in machine.links], dtype=np.float64)
-        self.network = Network(self.env, capacity, names, burst=burst, window=window)
+        self.network = Network(self.env, capacity, names, burst, window)
         self.pricer = Pricer(sizes, machine, stats, self.network, bundle_above)
-        burdened = burdened_hosts(machine)
-        self.cores = share_devices(self.env, self.program, machine, {host for at in burdened.values() for host in at})
-        loads = [link.load for link in machine.links]
-        if any(load is not None for load in loads):
-            hosts = machine.hosts
-            here = {hosts[rank]: cores for rank, cores in self.cores.items() if machine.cores(hosts[rank]) is not None}
-            self.network.bear(
-                loads, {link: [here[host] for host in at if host in here] for link, at in burdened.items()}
-            )
+        burdened = {host for ends in burdened_hosts(machine).values() for host in ends}
+        self.cores = share_devices(self.env, self.program, machine, burdened)
+        if any(link.load is not None for link in machine.links):
+            self.network.bear(machine, self.cores)
         self.context = Context(self.env, self.network, self.pricer, self.cores, {})
         self.turns: dict[int, Sequence[OpenTurn[SharedTurn]]] = {}
         self.running: dict[tuple[int, int, int], tuple[int, int]] = {}
@@ -106,8 +101,7 @@ class Engine:
         self._stops = None if all(serial) else stops
         self._next = [0] * len(ranks)
         self._active: list[list[int]] = [[] for _ in ranks]
-        self.reached = -1
-        self._unfinished = 0
+        self.reached, self._unfinished = -1, 0
         self._over = self.env.event()
         self._shares = any(stream.owner == "host" for stream in streams.values())
         self.dispatchers = []
@@ -174,10 +168,8 @@ class Engine:
         return int(values[turn.on.rank]) if values.ndim == 1 else None
 
     def _note(self, job: Job[SharedTurn], rank: int, compiled: CompiledOp, issued: int) -> None:
-        sized = job.turn.what.sized
-        sent = self.pricer.once(
-            "sent", compiled, sized, lambda: sent_by(self.pricer.sizes, compiled, sized).counts.tolist()
-        )
+        sized, sizes = job.turn.what.sized, self.pricer.sizes
+        sent = self.pricer.once("sent", compiled, sized, lambda: sent_by(sizes, compiled, sized).counts.tolist())
         epoch = job.number // self.compiled.slots + self.epoch_shift
         ticks = issued + self.tick_shift, int(self.env.now) + self.tick_shift
         self.recorder.add((rank, epoch, sized.step, compiled.op_id, *ticks, *sent[rank]))
@@ -194,8 +186,8 @@ class Engine:
                 self._over.succeed()
 
     def _open_turns(self, rank: int) -> None:
-        """Open a rank's next turns, as long as no older turn than the window is in flight; evaluations stand alone, and
-        none is opened over a stop."""
+        """Open a rank's next turns, as long as no older turn than the window is in flight. Evaluations stand alone; no
+        turn opens before a stop is over."""
         slots, steps = self.compiled.slots, self.program.calendar.steps
         active = self._active[rank]
         while self._next[rank] < self.epochs * slots:
@@ -276,8 +268,7 @@ class Engine:
             del self.context.meetings[key]
 
     def _reach(self, number: int) -> None:
-        """Report the boundary of an epoch, once its first op has been issued and all else of the instant has
-        happened."""
+        """Report the boundary of an epoch, when its first op is issued and all else of the instant has happened."""
         epoch = number // self.compiled.slots
         if epoch > self.reached:
             self.reached = epoch
@@ -289,7 +280,7 @@ class Engine:
 
 
 def describe_stuck(turns: Mapping[int, Sequence[OpenTurn[SharedTurn]]]) -> str:
-    """What a program that waits for ever waits for."""
+    """The error message for a program that waits for ever."""
     waiting = [
         f"'{op.name}' of epoch {turn.epoch + 1} on rank {turn.on.rank}"
         for _, ranks in sorted(turns.items())

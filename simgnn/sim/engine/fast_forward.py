@@ -1,18 +1,16 @@
 """Epochs that repeat are not simulated again.
 
 At the boundary of an epoch (its first op has been issued, all else of that instant has happened) the whole state is
-taken down with times relative to now and turns relative to the epoch: turns in flight, ops under way, messages and
-flows, shared cores. The simulator is deterministic and knows no absolute time. So when the state was the same at an
-earlier boundary, and all epochs up to a later one have the templates and sizes of those in between, the rows of that
-stretch are repeated, the clock of what follows is moved, and the state is left as it is: it is the later one's.
-A schedule that picks may look at all that was before, so its epochs are simulated one by one.
-The last epoch is simulated, as nothing follows it; where each epoch has ended before the next one issues anything, what
-follows changes nothing, the last epoch is a copy too, and the run is over.
+recorded with times relative to now and turns relative to the epoch: turns in flight, ops under way, messages and flows,
+shared cores. The simulator is deterministic and knows no absolute time. So when the state was the same at an earlier
+boundary, and all epochs up to a later one have the templates and sizes of those in between, the rows of that stretch
+are repeated, the clock is moved, and the state stays as it is. A schedule that picks may look at all that was before,
+so its epochs are simulated one by one. The last epoch is simulated, as nothing follows it; where each epoch has ended
+before the next one issues anything, what follows changes nothing, so the last epoch is a copy too, and the run is over.
 """
 
-from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
+from collections import defaultdict, deque
+from typing import Any, NamedTuple
 
 import simpy
 
@@ -23,8 +21,7 @@ KEPT = 64
 """How many boundaries in one state are remembered."""
 
 
-@dataclass(frozen=True)
-class _Boundary:
+class _Boundary(NamedTuple):
     """An epoch of the run (epochs that were left out count), its first instant, and the rows of the trace before it."""
 
     epoch: int
@@ -32,23 +29,20 @@ class _Boundary:
     rows: int
 
 
-@dataclass
 class FastForward:
     """Watches an engine's boundaries. ``copied``: (first epoch left out, how many) of each jump."""
 
-    engine: Engine
-    copied: list[tuple[int, int]] = field(default_factory=list)
-    _known: dict[tuple[Any, ...], deque[_Boundary]] = field(default_factory=dict)
-    _signatures: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.engine.on_epoch = self._boundary
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.copied: list[tuple[int, int]] = []
+        self._known: dict[tuple[Any, ...], deque[_Boundary]] = defaultdict(lambda: deque(maxlen=KEPT))
+        self._signatures: dict[int, tuple[Any, ...]] = {}
+        engine.on_epoch = self._boundary
 
     def _boundary(self, event: simpy.Event) -> None:
         engine = self.engine
-        state = engine_state(engine, engine.reached)
         here = self._here()
-        alike = self._known.setdefault(state, deque(maxlen=KEPT))
+        alike = self._known[engine_state(engine, engine.reached)]
         if alike and alike[-1].epoch == here.epoch:
             return  # batches staged far ahead: two epochs were reached at one instant
         # Of several earlier boundaries in this state, the one whose period carries furthest; the latest of equals.
@@ -63,9 +57,8 @@ class FastForward:
 
     def _here(self) -> _Boundary:
         engine = self.engine
-        return _Boundary(
-            engine.reached + engine.epoch_shift, int(engine.env.now) + engine.tick_shift, len(engine.recorder)
-        )
+        now = int(engine.env.now) + engine.tick_shift
+        return _Boundary(engine.reached + engine.epoch_shift, now, len(engine.recorder))
 
     def _repeats(self, earlier: _Boundary, here: _Boundary) -> int:
         """How many epochs, in whole periods, are sure to repeat; the last epoch is never among them."""
@@ -89,8 +82,8 @@ class FastForward:
         return until
 
     def _ends_alike(self, earlier: _Boundary, here: _Boundary) -> bool:
-        """Whether the whole rest of the run repeats: all that was before has ended here, and nothing that comes later
-        was issued before, so that an epoch is the same with nothing after it."""
+        """Whether the whole rest of the run repeats: all earlier epochs have ended, and nothing of later ones was
+        issued, so that an epoch is the same with nothing after it."""
         engine = self.engine
         last = engine.epochs + engine.epoch_shift
         return (
@@ -102,8 +95,7 @@ class FastForward:
 
     def _jump(self, earlier: _Boundary, here: _Boundary, epochs: int) -> None:
         """Leave out so many epochs, that repeat."""
-        engine = self.engine
-        period = here.epoch - earlier.epoch
+        engine, period = self.engine, here.epoch - earlier.epoch
         ticks, times = here.at - earlier.at, epochs // period
         self.copied.append((here.epoch, epochs))
         engine.recorder.repeat(earlier.rows, times, period, ticks)

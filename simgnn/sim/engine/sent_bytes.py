@@ -1,8 +1,8 @@
 """What every op sends: a pure function of program and activity, so the same bytes that the executor counts.
 
-A pairwise op sends rounds of messages between pairs of ranks. An exchange is one round. With decided counts a header
-round goes ahead, unless masks have announced the counts. A fetch is counts, positions, rows, as often as its rounds
-say. These are the messages that the executor hands to its library.
+A pairwise op sends rounds of messages between pairs of ranks, as the executor hands them to its library. An exchange is
+one round. With decided counts a header round goes ahead, unless masks have announced the counts. A fetch is counts,
+positions, rows, as often as its rounds say.
 """
 
 from collections import Counter
@@ -180,23 +180,18 @@ class Traffic:
 
 def count_traffic(compiled: Compiled, sizes: Sizes, epochs: int) -> Traffic:
     """The traffic of a run's training turns."""
-    program = compiled.program
+    program, calendar = compiled.program, compiled.program.calendar
     known: dict[tuple[str | bytes, ...], Mapping[int, tuple[Sent, ...]]] = {}
     found = []
     for epoch in range(epochs):
         signature = epoch_signature(program, sizes.activity, epoch)
         if signature not in known:
-            known[signature] = _count_epoch(compiled, sizes, epoch)
+            sent: dict[int, tuple[Sent, ...]] = {}
+            for step in range(calendar.steps):
+                turn = Turn(epoch, step, calendar.template(epoch, step))
+                for op in compiled.templates[turn.template].ops:
+                    if op.op.kind in PAIRWISE_KINDS and sizes.runs_in(op.op, epoch, step).any():
+                        sent[op.op_id] = (*sent.get(op.op_id, ()), sent_by(sizes, op, turn))
+            known[signature] = sent
         found.append(known[signature])
     return Traffic(program.ranks, tuple(found))
-
-
-def _count_epoch(compiled: Compiled, sizes: Sizes, epoch: int) -> Mapping[int, tuple[Sent, ...]]:
-    calendar = compiled.program.calendar
-    found: dict[int, list[Sent]] = {}
-    for step in range(calendar.steps):
-        turn = Turn(epoch, step, calendar.template(epoch, step))
-        for op in compiled.templates[turn.template].ops:
-            if op.op.kind in PAIRWISE_KINDS and sizes.runs_in(op.op, epoch, step).any():
-                found.setdefault(op.op_id, []).append(sent_by(sizes, op, turn))
-    return {op_id: tuple(steps) for op_id, steps in found.items()}

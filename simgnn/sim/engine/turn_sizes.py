@@ -45,7 +45,7 @@ class Sizes:
         if values.ndim != 2:
             raise BackendError(
                 f"decision '{decision.name}' of op '{asked_by}' needs a number of each rank pair, but the activity has "
-                f"one of each rank; expected shape [P, P] or [P, P, epochs, steps]: record the activity again"
+                f"one of each rank: record the activity again"
             )
         self._check(decision, values.sum(axis=1), epoch, step, asked_by)
         return values
@@ -82,8 +82,7 @@ class Sizes:
             known = ", ".join(sorted(self.activity)) or "none"
             raise BackendError(
                 f"decision '{name}' of op '{asked_by}' depends on values that only training produces, and no activity "
-                f"tells it (it has: {known}); record one with `simgnn run EXPERIMENT --out DIR`, then simulate with "
-                f"`--activity DIR`"
+                f"has it (only: {known}); record one with `simgnn run EXPERIMENT --out DIR`, then use `--activity DIR`"
             )
         values = np.asarray(self.activity[name], dtype=np.int64)
         ranks = self.program.ranks
@@ -98,8 +97,8 @@ class Sizes:
         recorded = values.shape[-2]
         if epoch >= recorded:
             raise BackendError(
-                f"activity of decision '{name}' ends after {recorded} epochs, and epoch {epoch + 1} is asked for; "
-                f"simulate fewer epochs (train.epochs) or record a longer run"
+                f"activity of decision '{name}' ends after {recorded} epochs, before epoch {epoch + 1}; simulate fewer "
+                f"epochs (train.epochs) or record a longer run"
             )
         return np.asarray(values[..., epoch, max(step, 0)])
 

@@ -79,8 +79,7 @@ def always_held(program: Program) -> frozenset[str]:
 
 
 def handed_over(program: Program) -> frozenset[str]:
-    """Device buffers that need no memory where the device is the host: the executor hands over the host's buffer, which
-    is there all the time."""
+    """Device buffers that need no memory on a CPU: the executor hands over a host buffer that is always there."""
     ops, held = (op for _, op in program.ops if op.scratch.handed_over), always_held(program)
     pairs = (pair for op in ops for pair in zip(op.reads, op.writes, strict=True))
     return frozenset(device.buffer for host, device in pairs if host.buffer in held)
@@ -171,8 +170,7 @@ def most_bytes(sizes: Sizes, name: str) -> IntArray:
 
 
 def _by_turn(ticks: Mapping[str, Ints], rows: Ints, static: bool) -> list[tuple[tuple[int, int], Ints]]:
-    """Some rows by their turns, as ((epoch, step), places in ``rows``); all of them with the first's where sizes are
-    the same."""
+    """Some rows by turn, as ((epoch, step), places in ``rows``); ``static``: all of them with the first row's turn."""
     if not len(rows):  # an op of a template that no turn has
         return []
     epoch, step = ticks["epoch"][rows], ticks["step"][rows]

@@ -78,8 +78,7 @@ class Memory:
 
     @cached_property
     def timeline(self) -> pa.Table:
-        """What each rank holds from each change on, as a table of ``MEMORY_SCHEMA``: of the epochs that were simulated,
-        not of those that repeat them."""
+        """What each rank holds from each change on in the epochs that were simulated, a table of ``MEMORY_SCHEMA``."""
         ranks = np.arange(len(self.device))
         here, span, tick, change = self.spans.changes(ranks)
         rank = np.concatenate((ranks, here)).astype(np.int32)

@@ -5,7 +5,7 @@ classes. Each link has some room; when one is full, :func:`build` lays everythin
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -194,19 +194,25 @@ def remove(classes: Ints, order: Ints, ended: Bools, dirty: Bools, crossings: Cr
 
 
 class Flows(NamedTuple):
-    """The columns of a :class:`FlowTable` that kernels take."""
+    """The columns of a :class:`FlowTable`, one row a class: ``weight`` flows of one path, one cap (bytes/s) and one
+    remaining size (bytes).
 
-    ended: Bools
+    ``remaining`` holds at ``since`` (ticks); ``born`` is when the class began to share, ``end`` when it will have moved
+    its bytes at its present ``rate``. ``owner``, ``low``, ``high``: flows low..high of that message batch.
+    """
+
+    path: Ints
     weight: Floats
     cap: Floats
-    rate: Floats
     remaining: Floats
+    rate: Floats
     since: Ints
     born: Ints
     end: Ints
     owner: Ints
     low: Ints
     high: Ints
+    ended: Bools
 
 
 class PathTable:
@@ -252,36 +258,16 @@ class PathTable:
         return self._arrays
 
 
-_COLUMNS = ("path", "weight", "cap", "remaining", "rate", "since", "born", "end", "owner", "low", "high", "ended")
-_FLOATS = ("weight", "cap", "remaining", "rate")
 ROOM = 64
 """Room for so many classes more than twice those that flow, and for so many of each link."""
 MOST_SPARE = 4096
 
 
 class FlowTable:
-    """One row a class: ``weight`` flows of one path, one cap (bytes/s) and one remaining size (bytes).
+    """Classes of flows. A class keeps its row until the table is laid out anew, when there is no room for those that
+    join. ``order``: the rows of classes that flow, sorted by cap, equal ones as they joined."""
 
-    ``remaining`` holds at ``since`` (ticks); ``born`` is when the class began to share, ``end`` when it will have moved
-    its bytes at its present ``rate``. ``owner``, ``low``, ``high``: flows low..high of that message batch. A class
-    keeps its row until the table is laid out anew, when there is no room for those that join. ``order``: the rows of
-    classes that flow, sorted by cap, equal ones as they joined.
-    """
-
-    path: Ints
-    weight: Floats
-    cap: Floats
-    remaining: Floats
-    rate: Floats
-    since: Ints
-    born: Ints
-    end: Ints
-    owner: Ints
-    low: Ints
-    high: Ints
-    ended: Bools
     crossings: Crossings
-    columns: Flows
 
     def __init__(self, links: int) -> None:
         self._links = links
@@ -290,26 +276,25 @@ class FlowTable:
         self.order: Ints = np.zeros(0, dtype=np.int64)
         self._dirty: Bools = np.zeros(links, dtype=np.bool_)
         self.paths = PathTable()
-        for name in _COLUMNS:
-            kind = np.bool_ if name == "ended" else np.float64 if name in _FLOATS else np.int64
-            setattr(self, name, np.zeros(0, dtype=kind))
+        kinds: list[Any] = [np.int64, *[np.float64] * 4, *[np.int64] * 6, np.bool_]
+        self.columns = Flows(*(np.zeros(0, dtype=kind) for kind in kinds))
         self._lay_out(0)
 
     def join(self, now: int, path: Ints, weight: Floats, cap: Floats, size: Floats, owner: int, low: Ints) -> None:
         """Append classes that begin to share now (``low``: one entry more than classes); :meth:`settle` must follow."""
         count = len(path)
-        if self._count + count > len(self.path):
+        if self._count + count > len(self.columns.path):
             self._enter()
             self._lay_out(count)
         rows = slice(self._count, self._count + count)
-        fresh = (path, weight, cap, size, -1.0, now, now, now, owner, low[:-1], low[1:], False)
-        for name, value in zip(_COLUMNS, fresh, strict=True):
-            getattr(self, name)[rows] = value
+        fresh: tuple[Any, ...] = (path, weight, cap, size, -1.0, now, now, now, owner, low[:-1], low[1:], False)
+        for column, value in zip(self.columns, fresh, strict=True):
+            column[rows] = value
         self._count += count
 
     def leave(self, classes: Ints) -> None:
         """Classes have ended."""
-        self.order = remove(classes, self.order, self.ended, self._dirty, self.crossings)
+        self.order = remove(classes, self.order, self.columns.ended, self._dirty, self.crossings)
 
     def settle(self) -> Bools:
         """Let joined classes in; returns the components that they and those that have ended change, bool [links]."""
@@ -320,15 +305,14 @@ class FlowTable:
     def _enter(self) -> None:
         if self._used == self._count:
             return
-        paths = self.paths.build()
-        found = fits(self.path, self._used, self._count, paths, self.crossings)
+        path, weight, cap, paths = *self.columns[:3], self.paths.build()
+        found = fits(path, self._used, self._count, paths, self.crossings)
         if found != FITS:
             if found == LINK_FULL:
                 self._spare = min(2 * self._spare, MOST_SPARE)
             self._lay_out(0)
-        self.order = join(
-            self.order, self._used, self._count, self._dirty, self.path, self.weight, self.cap, paths, self.crossings
-        )
+            path, weight, cap = self.columns[:3]
+        self.order = join(self.order, self._used, self._count, self._dirty, path, weight, cap, paths, self.crossings)
         self._used = self._count
 
     def _lay_out(self, more: int) -> None:
@@ -336,19 +320,15 @@ class FlowTable:
         joining = np.arange(self._used, self._count)
         rows = np.concatenate((self.order, joining))
         room = 2 * (len(rows) + more) + ROOM
-        for name in _COLUMNS:
-            column = getattr(self, name)
-            fresh = np.zeros(room, dtype=column.dtype)
+        columns: list[Any] = [np.zeros(room, dtype=column.dtype) for column in self.columns]
+        for fresh, column in zip(columns, self.columns, strict=True):
             fresh[: len(rows)] = column[rows]
-            setattr(self, name, fresh)
-        self.columns = Flows(*(getattr(self, name) for name in Flows._fields))
+        self.columns = Flows(*columns)
         self._used, self._count = len(self.order), len(rows)
         self.order = np.arange(self._used)
         # Links of dirty components stay dirty, whatever their component is called now.
         touched = self._dirty[self.crossings.root] if hasattr(self, "crossings") else self._dirty
-        paths = self.paths.build()
-        self.crossings = build(
-            self.path, self.weight, self.cap, self._used, self._count, room, self._spare, paths, self._links
-        )
+        path, weight, cap, paths = *self.columns[:3], self.paths.build()
+        self.crossings = build(path, weight, cap, self._used, self._count, room, self._spare, paths, self._links)
         self._dirty = np.zeros(self._links, dtype=np.bool_)
         self._dirty[self.crossings.root[touched]] = True

@@ -7,22 +7,21 @@ Messages that begin together share the tokens by size. Not modelled: a bucket th
 than the link's rate.
 
 A loaded link is a queue: what arrives at it waits behind the bytes that the senders of other messages have put in front
-of it, as many as was measured for their number (:class:`simgnn.hardware.profile.links.Load`), or all that they have
-left. Fair sharing lets a message of S bytes wait for S of each of n others; so a message of at least the queue's part
-of each (Q(n) / n) waits no longer than by sharing, and a smaller one waits longer by (Q(n) - n S) / rate: (n S + Q -
-n S + S) / rate in all, which is the queue and itself.
+of it, as many as was measured for their number (:class:`simgnn.hardware.profile.communication.Load`), or all that they
+have left. Fair sharing lets a message of S bytes wait for S of each of n others; so a message of at least the queue's
+part of each (Q(n) / n) waits no longer than by sharing, and a smaller one waits longer by (Q(n) - n S) / rate: (n S + Q
+- n S + S) / rate in all, which is the queue and itself.
 
 Bytes that cross a loaded link take time of a core at both of its ends, away from the work there: the cores of a host
 have that much less to give while they flow (:meth:`simgnn.sim.shared_processors.HostCores.take`).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.profile.links import Load
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.network.flow_table import Floats, FlowTable, Ints
 from simgnn.sim.shared_processors import HostCores
@@ -32,10 +31,8 @@ Crossed = tuple[tuple[int, float], ...]
 
 
 class Buckets:
-    """Buckets of all links that have a burst. ``burst`` float64 [links] in bytes (0: none), ``capacity`` in bytes/s.
-
-    ``crossed`` tells the links of a path by its number. Instants are ticks.
-    """
+    """Buckets of all links that have a burst. ``burst`` float64 [links] in bytes (0: none), ``capacity`` in bytes/s;
+    ``crossed``: the links of a path by its number. Instants are ticks."""
 
     def __init__(self, burst: Floats, capacity: Floats, crossed: Callable[[int], Crossed]) -> None:
         self._burst = burst
@@ -97,30 +94,28 @@ class Buckets:
 
 
 class Loads:
-    """Loaded links among those of a network. ``loads`` [links]: None for a link of which nothing was measured;
-    ``capacity`` float64 [links] in bytes/s; ``ends``: link -> the cores of the hosts at its ends."""
+    """Loaded links among those of a network. ``cores``: of the ranks that share some; ``capacity`` float64 [links]."""
 
-    def __init__(
-        self, loads: Sequence[Load | None], capacity: Floats, ends: Mapping[int, Sequence[HostCores]], flows: FlowTable
-    ) -> None:
-        self._loads = {link: load for link, load in enumerate(loads) if load is not None}
-        self._capacity = capacity
-        self._flows = flows
+    def __init__(self, machine: Machine, cores: Mapping[int, HostCores], capacity: Floats, flows: FlowTable) -> None:
+        self._loads = {link: one.load for link, one in enumerate(machine.links) if one.load is not None}
+        self._capacity, self._flows = capacity, flows
         self.back: dict[int, int] = {}
         """Path -> the one the other way."""
         self._shares: dict[int, dict[int, float]] = {}
+        hosts = machine.hosts
+        here = {hosts[rank]: shared for rank, shared in cores.items() if machine.cores(hosts[rank]) is not None}
         self._taking = [
-            (link, load.processor, ends.get(link, ())) for link, load in self._loads.items() if load.processor
+            (link, self._loads[link].processor, [here[host] for host in ends if host in here])
+            for link, ends in sorted(burdened_hosts(machine).items())
         ]
-        self._cores = tuple(dict.fromkeys(cores for _, _, each in self._taking for cores in each))
+        self._cores = tuple(dict.fromkeys(shared for _, _, each in self._taking for shared in each))
 
     def crossed(self, path: int) -> dict[int, float]:
         """Loaded links of a path, and how much of each one unit of a flow's rate takes."""
-        found = self._shares.get(path)
-        if found is None:
+        if path not in self._shares:
             crossed = self._flows.paths.crossed(path)
-            found = self._shares[path] = {link: share for link, share in crossed if link in self._loads}
-        return found
+            self._shares[path] = {link: share for link, share in crossed if link in self._loads}
+        return self._shares[path]
 
     def waits_ps(self, now: int, path: Ints, unit: Floats, own: Collection[int] = (), asked: bool = False) -> Ints:
         """How much longer than by fair sharing messages wait that begin now, int64 [classes] in ticks: ``unit`` float64
@@ -149,8 +144,8 @@ class Loads:
         """From ``now`` on take from the cores at the ends of links what the bytes that flow cost them."""
         taken = dict.fromkeys(self._cores, 0.0)
         for link, processor, ends in self._taking:
-            flows, rows = self._flows, self._on(link)
-            rate = sum((flows.rate[rows] * flows.weight[rows] * self._of(link, rows)).tolist())
+            flows, rows = self._flows.columns, self._on(link)
+            rate = sum((flows.rate[rows] * flows.weight[rows] * self._share_of(link, rows)).tolist())
             for cores in ends:
                 taken[cores] += processor * rate
         for cores, amount in taken.items():
@@ -158,11 +153,11 @@ class Loads:
 
     def _before(self, link: int, now: int, own: Collection[int]) -> tuple[float, float]:
         """How many messages of others flow over a link, and the bytes that they have left."""
-        flows, rows = self._flows, self._on(link)
+        flows, rows = self._flows.columns, self._on(link)
         rows = rows[[owner not in own for owner in flows.owner[rows].tolist()]] if own else rows
         passed = np.maximum(flows.rate[rows], 0.0) * np.maximum(now - flows.since[rows], 0) / PICOSECONDS
         left = np.maximum(flows.remaining[rows] - passed, 0.0)
-        each = flows.weight[rows] * self._of(link, rows)
+        each = flows.weight[rows] * self._share_of(link, rows)
         return float(sum(each[left > 0.0].tolist())), float(sum((left * each).tolist()))
 
     def _on(self, link: int) -> Ints:
@@ -170,10 +165,12 @@ class Loads:
         crossings = self._flows.crossings
         begin = crossings.begin[link]
         rows: Ints = crossings.crossing[begin : begin + crossings.length[link]]
-        return rows[~self._flows.ended[rows]]
+        return rows[~self._flows.columns.ended[rows]]
 
-    def _of(self, link: int, rows: Ints) -> Floats:
-        return np.array([self.crossed(path)[link] for path in self._flows.path[rows].tolist()], dtype=np.float64)
+    def _share_of(self, link: int, rows: Ints) -> Floats:
+        return np.array(
+            [self.crossed(path)[link] for path in self._flows.columns.path[rows].tolist()], dtype=np.float64
+        )
 
 
 def burdened_hosts(machine: Machine) -> dict[int, tuple[int, ...]]:

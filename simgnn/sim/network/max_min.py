@@ -8,8 +8,6 @@ can give to each class that still rises only grows while others freeze. ``order`
 sorted by cap and join.
 """
 
-from typing import NamedTuple
-
 import numba as nb
 import numpy as np
 
@@ -18,26 +16,6 @@ from simgnn.sim.network.flow_table import Bools, Crossings, Floats, Flows, Ints,
 
 TICK_S = 1.0 / PICOSECONDS
 LATEST = float(FOREVER_PS)
-
-
-class Links(NamedTuple):
-    """All links [links]: ``capacity`` in bytes/s, ``dirty``: components to share anew, ``reach``: see :func:`fill`."""
-
-    capacity: Floats
-    dirty: Bools
-    reach: Floats
-
-
-class Shared(NamedTuple):
-    """What sharing anew found: ``starved``: a class that would not end before the clock does, or -1; ``first_end``;
-    the classes of the next batch by end, ``gone``; ``rows``: [owner, low, high, end] of each of these; and ``release``:
-    the instant at which their rates are given to others."""
-
-    starved: int
-    first_end: int
-    gone: Ints
-    rows: Ints
-    release: int
 
 
 @nb.njit(cache=True)
@@ -138,7 +116,9 @@ def fill(
 
 
 @nb.njit(cache=True)
-def share_out(now: int, order: Ints, flows: Flows, links: Links, crossings: Crossings) -> int:
+def share_out(
+    now: int, order: Ints, flows: Flows, capacity: Floats, dirty: Bools, reach: Floats, crossings: Crossings
+) -> int:
     """Give every class in a dirty component its new rate and end, in place.
 
     What a class has moved is carried from the exact elapsed ticks, and only when its rate changes; its first rate
@@ -146,7 +126,7 @@ def share_out(now: int, order: Ints, flows: Flows, links: Links, crossings: Cros
     end before the clock does, or -1.
     """
     rate, remaining, since, end = flows.rate, flows.remaining, flows.since, flows.end
-    fresh = fill(order, flows.ended, links.dirty, flows.cap, links.capacity, links.reach, crossings)
+    fresh = fill(order, flows.ended, dirty, flows.cap, capacity, reach, crossings)
     starved = -1
     for k in order:
         if fresh[k] < 0.0 or fresh[k] == rate[k]:
@@ -233,21 +213,28 @@ def next_batch(order: Ints, flows: Flows, window: float, part: float) -> tuple[i
 
 
 def solve(
-    now: int, order: Ints, flows: Flows, links: Links, crossings: Crossings, window: float, part: float
-) -> Shared:
-    """Share again (:func:`share_out`) and find what ends next (:func:`next_batch`), in one call."""
-    return Shared(*_solve(now, order, *flows, *links, tuple(crossings), window, part))
+    now: int, order: Ints, flows: Flows, capacity: Floats, dirty: Bools, reach: Floats, crossings: Crossings,
+    window: float, part: float,
+) -> tuple[int, int, Ints, Ints, int]:  # fmt: skip
+    """Share again (:func:`share_out`) and find what ends next (:func:`next_batch`), in one call.
+
+    Returns a class that would not end before the clock does, or -1; the first end; the classes of the next batch, by
+    end; [owner, low, high, end] of each of these; and the instant at which their rates are given to others.
+    """
+    found: tuple[int, int, Ints, Ints, int]
+    found = _solve(now, order, *flows, capacity, dirty, reach, tuple(crossings), window, part)
+    return found
 
 
 @nb.njit(cache=True)
 def _solve(
-    now: int, order: Ints, ended: Bools, weight: Floats, cap: Floats, rate: Floats, remaining: Floats, since: Ints,
-    born: Ints, end: Ints, owner: Ints, low: Ints, high: Ints, capacity: Floats, dirty: Bools, reach: Floats,
-    crossings: Crossings, window: float, part: float,
+    now: int, order: Ints, path: Ints, weight: Floats, cap: Floats, remaining: Floats, rate: Floats, since: Ints,
+    born: Ints, end: Ints, owner: Ints, low: Ints, high: Ints, ended: Bools, capacity: Floats, dirty: Bools,
+    reach: Floats, crossings: Crossings, window: float, part: float,
 ) -> tuple[int, int, Ints, Ints, int]:  # fmt: skip
     # Numba takes 0.5 us to enter a function with ten arrays, 6 us with a NamedTuple of ten: names are put on inside.
-    flows = Flows(ended, weight, cap, rate, remaining, since, born, end, owner, low, high)
-    starved = share_out(now, order, flows, Links(capacity, dirty, reach), crossings)
+    flows = Flows(path, weight, cap, remaining, rate, since, born, end, owner, low, high, ended)
+    starved = share_out(now, order, flows, capacity, dirty, reach, crossings)
     first, gone, release = next_batch(order, flows, window, part)
     sort_by(gone, end)
     rows = np.empty((gone.size, 4), dtype=np.int64)

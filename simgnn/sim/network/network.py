@@ -21,11 +21,11 @@ import numpy as np
 import simpy
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.profile.links import Load
+from simgnn.hardware.price.machine import Machine
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, too_long
 from simgnn.sim.network.flow_table import Floats, FlowTable, Ints, Paths
 from simgnn.sim.network.link_limits import Buckets, Loads
-from simgnn.sim.network.max_min import Links, patience, solve
+from simgnn.sim.network.max_min import patience, solve
 from simgnn.sim.shared_processors import HostCores
 
 WINDOW = 0.03
@@ -41,8 +41,6 @@ CALL = 3
 """So much of a tag tells a call: its turn, its op, its team."""
 BOUNDARY = simpy.events.EventPriority(3)
 """Priority of events that must see the flows too."""
-
-
 Tag = tuple[int, ...]
 """Names a batch of messages: the number of its turn first, then what tells it from others of that turn."""
 OnEnd = Callable[[list[int], int], None]
@@ -79,18 +77,11 @@ class Network:
     """All links and everything that flows on them.
 
     ``capacity`` float64 [links] in bytes/s and ``names`` describe the links; ``burst`` float64 [links]: bytes that each
-    lets through at once after a pause (:class:`Buckets`; None: none). Flows are submitted with
-    :meth:`send`.
+    lets through at once after a pause (:class:`Buckets`; 0: none). Flows are submitted with :meth:`send`.
     """
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        capacity: Floats,
-        names: Sequence[str],
-        *,
-        burst: Floats | None = None,
-        window: float = WINDOW,
+        self, env: simpy.Environment, capacity: Floats, names: Sequence[str], burst: Floats, window: float = WINDOW
     ) -> None:
         self._env = env
         # The last link is no link: it never fills, and carries messages that cross none.
@@ -100,29 +91,27 @@ class Network:
         self._flows = FlowTable(len(self._capacity))
         self._loads: Loads | None = None
         self._buckets: Buckets | None = None
-        if burst is not None and burst.any():
+        if burst.any():
             self._buckets = Buckets(np.append(burst, 0.0), self._capacity, self._flows.paths.crossed)
         self._waiting: list[tuple[int, int, Batch]] = []
         self._joining: list[tuple[int, Batch]] = []
-        self._crowd = 0
         self._reach = self._capacity.copy()
-        self._order = count()
         self._owners: dict[int, Batch] = {}
-        self._owner_ids = count()
+        self._order, self._owner_ids = count(), count()
         self._open: dict[int, int] = {}
         self._first_end = self._release = self._admission = FOREVER_PS
         self._batch: tuple[Ints, Ints, int] = np.zeros(0, dtype=np.int64), np.zeros((0, 4), dtype=np.int64), FOREVER_PS
-        self._armed = 0
-        self._running, self.solves = False, 0
+        self._crowd = self._armed = self.solves = 0
+        self._running = False
         self._rouse = env.event()
         env.process(self._run())
 
-    def bear(self, loads: Sequence[Load | None], ends: Mapping[int, Sequence[HostCores]]) -> None:
+    def bear(self, machine: Machine, cores: Mapping[int, HostCores]) -> None:
         """From now on messages that fill links keep others waiting and take processor time (:class:`Loads`)."""
-        self._loads = Loads(loads, self._capacity, ends, self._flows)
+        self._loads = Loads(machine, cores, self._capacity, self._flows)
 
     def answer(self, there: int, back: int) -> None:
-        """What the receiver of a message over one path tells its sender goes over another."""
+        """The word of a receiver that it is there takes path ``back`` where its message takes path ``there``."""
         if self._loads is not None:
             self._loads.back[there] = back
 
@@ -141,8 +130,7 @@ class Network:
             if not self._capacity[link] > 0.0:
                 raise HardwareError(
                     f"a message would cross link '{self._names[link]}', whose bandwidth is {self._capacity[link]} "
-                    f"bytes/s; expected more than zero: give the link a bandwidth in the hardware profile, or a route "
-                    f"around it"
+                    f"bytes/s; expected more than zero: change it in the hardware profile, or add a route around it"
                 )
 
     def send(
@@ -165,55 +153,34 @@ class Network:
         delays = keys[0][heads]
         for delay in np.unique(delays):
             a, b = np.searchsorted(delays, (delay, delay + 1))
+            path, cap, size = keys[1][heads[a:b]], keys[2][heads[a:b]], keys[3][heads[a:b]]
             ends = low[a : b + 1]
-            batch = Batch(
-                keys[1][heads[a:b]],
-                np.diff(ends).astype(np.float64),
-                keys[2][heads[a:b]],
-                keys[3][heads[a:b]],
-                ends - ends[0],
-                labels[order[ends[0] : ends[-1]]].tolist(),
-                on_end,
-                tag,
-                None if self._loads is None else keys[3][heads[a:b]] / parts,
-                asked,
-            )
+            weight, chosen = np.diff(ends).astype(np.float64), labels[order[ends[0] : ends[-1]]].tolist()
+            unit = None if self._loads is None else size / parts
+            batch = Batch(path, weight, cap, size, ends - ends[0], chosen, on_end, tag, unit, asked)
             heappush(self._waiting, (now + int(delay), next(self._order), batch))
         self._arm()
 
     def state(self, number: int) -> tuple[Any, ...]:
-        """All that the future depends on, with times relative to now and turns to ``number``: equal states evolve
-        equally."""
+        """All that the future depends on, with times relative to now and turns to turn ``number``."""
         now = int(self._env.now)
-        flows = self._flows
-        alive = flows.order[~flows.ended[flows.order]]
-        columns = (flows.path, flows.weight, flows.cap, flows.remaining, flows.rate)
-        times = (flows.since, flows.born, flows.end)
+        flows = self._flows.columns
+        alive = self._flows.order[~flows.ended[self._flows.order]]
         owners = zip(*(column[alive].tolist() for column in (flows.owner, flows.low, flows.high)), strict=True)
         whose = tuple(
             (*_relative(self._owners[owner].tag, number), *self._owners[owner].labels[low:high])
             for owner, low, high in owners
         )
         ahead = sorted(self._waiting, key=lambda entry: entry[:2])
-        waiting = tuple(
-            (
-                at - now,
-                batch.unit is None,
-                *(column.tobytes() for column in batch[:5]),
-                *batch.labels,
-                _relative(batch.tag, number),
-            )
-            for at, batch in (*self._joining, *((entry[0], entry[2]) for entry in ahead))
-        )
+        waiting = []
+        for at, batch in (*self._joining, *((entry[0], entry[2]) for entry in ahead)):
+            arrays = (column.tobytes() for column in batch[:5])
+            waiting.append((at - now, batch.unit is None, *arrays, *batch.labels, _relative(batch.tag, number)))
         return (
-            *(column[alive].tobytes() for column in columns),
-            *((column[alive] - now).tobytes() for column in times),
+            *(column[alive].tobytes() for column in flows[:5]),
+            *((column[alive] - now).tobytes() for column in flows[5:8]),
             *(at - now if at < FOREVER_PS else None for at in (self._release, self._admission)),
-            self._reach.tobytes(),
-            len(flows.order),
-            len(self._joining),
-            whose,
-            waiting,
+            *(self._reach.tobytes(), len(self._flows.order), len(self._joining), whose, tuple(waiting)),
             () if self._buckets is None else self._buckets.state(now),
         )
 
@@ -232,9 +199,8 @@ class Network:
             self._env.schedule(alarm, LATE, at - int(self._env.now))
 
     def _next(self) -> int:
-        return min(
-            self._first_end, self._release, self._admission, self._waiting[0][0] if self._waiting else FOREVER_PS
-        )
+        arrival = self._waiting[0][0] if self._waiting else FOREVER_PS
+        return min(self._first_end, self._release, self._admission, arrival)
 
     def _alarm(self, alarm: simpy.Event) -> None:
         if alarm.value == self._armed:
@@ -265,7 +231,7 @@ class Network:
         gone, rows, self._release = self._batch
         flows.leave(gone)
         if self._buckets is not None:
-            self._buckets.leave(flows.path[gone], flows.end[gone])
+            self._buckets.leave(flows.columns.path[gone], flows.columns.end[gone])
         self._first_end = FOREVER_PS
         for owner, low, high, end in rows.tolist():
             batch = self._owners[owner]
@@ -275,7 +241,7 @@ class Network:
             batch.on_end(batch.labels[low:high], end)
 
     def _arrive(self, now: int) -> None:
-        """Let what has waited out its latency ask for a share; tell until when it can wait for it."""
+        """Let what has waited out its latency ask for a share, and set until when it can wait for one."""
         flows = self._flows
         while self._waiting and self._waiting[0][0] <= now:
             at, _, batch = heappop(self._waiting)
@@ -306,21 +272,22 @@ class Network:
         self._joining, self._crowd, self._admission = [], 0, FOREVER_PS
         dirty = flows.settle()
         self.solves += 1
-        links = Links(self._capacity, dirty, self._reach)
-        found = solve(now, flows.order, flows.columns, links, flows.crossings, self._window, PART)
-        starved, self._first_end = found.starved, found.first_end
-        self._release, self._batch = FOREVER_PS, (found.gone, found.rows, found.release)
+        starved, self._first_end, gone, rows, release = solve(
+            now, flows.order, flows.columns, self._capacity, dirty, self._reach, flows.crossings, self._window, PART
+        )
+        self._release, self._batch = FOREVER_PS, (gone, rows, release)
         if self._loads is not None:
             self._loads.share(now)
         if starved >= 0:
-            left_s = flows.remaining[starved] / max(flows.rate[starved], np.finfo(np.float64).tiny)
+            left, rate = flows.columns.remaining[starved], flows.columns.rate[starved]
+            left_s = left / max(rate, np.finfo(np.float64).tiny)
             if left_s < FOREVER_PS / PICOSECONDS:
                 raise too_long()
-            crossed = (i for i, _ in flows.paths.crossed(int(flows.path[starved])) if i < len(self._names))
+            crossed = (i for i, _ in flows.paths.crossed(int(flows.columns.path[starved])) if i < len(self._names))
             raise HardwareError(
-                f"a message of {flows.remaining[starved]:.0f} bytes over {', '.join(self._names[i] for i in crossed)} "
-                f"would get {flows.rate[starved]:.3g} bytes/s and not end within {FOREVER_PS / PICOSECONDS:.0f} s of "
-                f"simulated time; expected bandwidth to spare: check the bandwidths in the hardware profile"
+                f"a message of {left:.0f} bytes over {', '.join(self._names[i] for i in crossed)} would get "
+                f"{rate:.3g} bytes/s and not end within {FOREVER_PS / PICOSECONDS:.0f} s of simulated time; check the "
+                f"bandwidths in the hardware profile"
             )
 
 

@@ -13,8 +13,9 @@ predecessor decides, without a correction of its own; streams of several servers
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import erfc, exp, pi, sqrt
+from typing import NamedTuple
 
 import numba as nb
 import numpy as np
@@ -77,8 +78,7 @@ def greatest(mean: Floats, variance: Floats, present: Bools | None = None) -> tu
     return found.reshape(mean.shape[:-1])[()], spread.reshape(mean.shape[:-1])[()]
 
 
-@dataclass
-class State:
+class State(NamedTuple):
     """An op of a turn on all ranks, float64 [P] each (``path`` [P, origins]). ``ended``: -inf where it did not run."""
 
     ended: Floats
@@ -87,31 +87,18 @@ class State:
     common: Floats
     path: Floats
 
-    @classmethod
-    def absent(cls, ranks: int, origins: int) -> "State":
-        """Of an op that runs nowhere."""
-        zero = np.zeros(ranks)
-        return cls(np.full(ranks, -np.inf), zero, zero.copy(), zero.copy(), np.zeros((ranks, origins)))
-
     def at(self, ranks: Ints) -> "State":
         """The states of other ranks, [P]."""
-        return State(self.ended[ranks], self.shift[ranks], self.own[ranks], self.common[ranks], self.path[ranks])
+        return State(*(column[ranks] for column in self))
 
-    def later(self, other: "State", usable: Bools | None = None) -> "State":
+    def later(self, other: "State", usable: Bools | bool = True) -> "State":
         """Rank by rank the one that is expected to end later; of ``other`` only where ``usable``."""
-        better = other.ended + other.shift > self.ended + self.shift
-        better = better if usable is None else better & usable
-        return self.replaced(better, other)
+        return self.replaced((other.ended + other.shift > self.ended + self.shift) & usable, other)
 
     def replaced(self, where: Bools, other: "State") -> "State":
         """``other`` on some ranks."""
-        return State(
-            np.where(where, other.ended, self.ended),
-            np.where(where, other.shift, self.shift),
-            np.where(where, other.own, self.own),
-            np.where(where, other.common, self.common),
-            np.where(where[:, None], other.path, self.path),
-        )
+        pairs = zip(self, other, strict=True)
+        return State(*(np.where(where if mine.ndim == 1 else where[:, None], its, mine) for mine, its in pairs))
 
 
 @dataclass(frozen=True)
@@ -131,30 +118,31 @@ class Step:
     awaited: Callable[[], Bools | None]
 
 
-@dataclass
 class Delays:
     """Walks through steps in program order. ``waits``: op id -> seconds added to its waits so far, [P]."""
 
-    compiled: Compiled
-    origins: int
-    waits: dict[int, Floats] = field(default_factory=dict)
-    _states: dict[tuple[int, str], State] = field(default_factory=dict)
-    _tails: dict[str, State] = field(default_factory=dict)
-    _last: State | None = None
+    def __init__(self, compiled: Compiled, origins: int) -> None:
+        self.compiled = compiled
+        self.waits: dict[int, Floats] = {}
+        ranks = compiled.program.ranks
+        none = np.zeros(ranks)
+        self._absent = State(np.full(ranks, -np.inf), none, none, none, np.zeros((ranks, origins)))
+        self._last = self._absent
+        self._states: dict[tuple[int, str], State] = {}
+        self._tails: dict[str, State] = {}
 
     def begin_epoch(self) -> tuple[float, float, float]:
         """Forget origins, common variance and waits so far; where the epoch before ended: (seconds, expected shift, the
         variance that ranks carry on)."""
-        found = 0.0, 0.0, 0.0
-        for state in (*self._states.values(), *self._tails.values(), *([] if self._last is None else [self._last])):
-            state.common, state.path = np.zeros_like(state.common), np.zeros_like(state.path)
+        for state in (*self._states.values(), *self._tails.values(), self._last):
+            state.common[:] = 0.0
+            state.path[:] = 0.0
         self.waits = {}
-        return found if self._last is None else self.end()[:3]
+        return self.end()[:3] if np.isfinite(self._last.ended).any() else (0.0, 0.0, 0.0)
 
     def end(self) -> tuple[float, float, float, Floats]:
         """Of all that has ended so far: (deterministic end, expected shift of it, variance, seconds of each origin)."""
         last = self._last
-        assert last is not None
         seen = np.isfinite(last.ended)
         mean, variance = greatest(last.ended[seen] + last.shift[seen], last.own[seen])
         first = np.flatnonzero(seen)[int(np.argmax((last.ended + last.shift)[seen]))]
@@ -163,27 +151,26 @@ class Delays:
 
     def pass_through(self, step: Step) -> None:
         """Propagate through one op."""
-        compiled, runs = step.compiled, step.runs
+        op, runs = step.compiled.op, step.runs
         before = self._predecessors(step)
         started = np.isfinite(before.ended)
         late = np.where(started, np.maximum(before.ended + before.shift - step.issued, 0.0), 0.0)
         state = State(step.ended, np.where(runs, late, 0.0), before.own, before.common, before.path)
-        if compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
-            state = self._meet(step, state)
-        # a communication is priced until its last rank has its part: what it varies by, it varies by for all
-        together = compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS
+        own, common = step.variance, np.zeros(len(runs))
+        if op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
+            self._meet(step, state)
+            # a communication is priced until its last rank has its part: what it varies by, it varies by for all
+            own, common = common, own
         state = State(
             np.where(runs, step.ended, -np.inf),
             state.shift,
-            state.own + (0.0 if together else step.variance),
-            state.common + (step.variance if together else 0.0),
+            state.own + own,
+            state.common + common,
             state.path + step.origins,
         )
-        self._states[step.turn, compiled.op.name] = state
-        ranks = len(runs)
-        tail = self._tails.get(compiled.op.stream) or State.absent(ranks, self.origins)
-        self._tails[compiled.op.stream] = tail.replaced(runs, state)
-        self._last = (self._last or State.absent(ranks, self.origins)).later(state)
+        self._states[step.turn, op.name] = state
+        self._tails[op.stream] = self._tails.get(op.stream, self._absent).replaced(runs, state)
+        self._last = self._last.later(state)
 
     def drop_before(self, turn: int) -> None:
         """Forget turns that nothing looks back to."""
@@ -191,7 +178,7 @@ class Delays:
 
     def _predecessors(self, step: Step) -> State:
         """Rank by rank the latest of what an op waited for; what ended after it was issued is none of it."""
-        found = State.absent(len(step.runs), self.origins)
+        found = self._absent.at(np.arange(len(step.runs)))
         issued = np.where(step.runs, step.issued, -np.inf)
         stream = self.compiled.program.streams[step.compiled.op.stream]
         if stream.servers == 1 and stream.name in self._tails:
@@ -220,8 +207,8 @@ class Delays:
         latest = [max(np.flatnonzero(leader == first), key=lambda rank: (ends[rank], -rank)) for first in leader]
         return state.at(np.array(latest, dtype=np.int64))
 
-    def _meet(self, step: Step, state: State) -> State:
-        """Ranks of an op wait for one another: for all of their team, or for some."""
+    def _meet(self, step: Step, state: State) -> None:
+        """Ranks of an op wait for one another, for all of their team or for some: their state changes in place."""
         awaited = step.awaited()
         waits = self.waits.setdefault(step.compiled.op_id, np.zeros(len(step.runs)))
         for members in step.compiled.members.values():
@@ -233,29 +220,24 @@ class Delays:
             whole, variance = greatest(mean, own)
             waits[team] += float(whole) - latest - state.shift[team]
             decides = team[int(np.argmax(mean))]
-            shift, left, common = np.full(len(team), whole - latest), np.zeros(len(team)), np.zeros(len(team))
-            common[:] = variance + state.common[decides]
-            path = np.tile(state.path[decides], (len(team), 1))
+            shift, left = np.full(len(team), whole - latest), np.zeros(len(team))
+            common, path = np.full(len(team), variance + state.common[decides]), state.path[np.full(len(team), decides)]
             if awaited is not None:
                 met = shift, left, common, path
-                shift, left, common, path = _for_some(
-                    awaited[np.ix_(team, team)], step.issued[team], mean, own, state.at(team), met
-                )
+                _wait_for_some(awaited[np.ix_(team, team)], step.issued[team], mean, own, state.at(team), met)
             state.shift[team], state.own[team], state.common[team], state.path[team] = shift, left, common, path
-        return state
 
 
-Met = tuple[Floats, Floats, Floats, Floats]
-
-
-def _for_some(awaited: Bools, issued: Floats, mean: Floats, own: Floats, before: State, met: Met) -> Met:
-    """What is different for ranks of a team that wait for some of it only: (shift, own, common, path)."""
+def _wait_for_some(
+    awaited: Bools, issued: Floats, mean: Floats, own: Floats, before: State, met: tuple[Floats, Floats, Floats, Floats]
+) -> None:
+    """Correct ``met``, (shift, own, common, path), for the ranks of a team that wait for some of it only."""
     shift, left, common, path = met
     count = len(issued)
     linked = awaited | np.eye(count, dtype=np.bool_)
     some = np.flatnonzero(linked.sum(axis=1) < count)
     if not len(some):
-        return met
+        return
     row, peer = np.nonzero(linked[some])
     counts = np.bincount(row, minlength=len(some))
     place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -267,4 +249,3 @@ def _for_some(awaited: Bools, issued: Floats, mean: Floats, own: Floats, before:
     left[some] = spread
     decides = order[np.arange(len(some)), np.where(present, mean[order], -np.inf).argmax(axis=1)]
     common[some], path[some] = before.common[decides], before.path[decides]
-    return shift, left, common, path

@@ -10,6 +10,7 @@ factor for all curves), as a log-normal around the corrected time. A profile tha
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from math import exp, sqrt
 
 import numpy as np
@@ -18,9 +19,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.program import Turn
-from simgnn.program.sizes import IntArray
 from simgnn.sim.clock import PICOSECONDS
-from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.turn_sizes import Activity, Sizes
 from simgnn.sim.network.flow_table import Bools, Floats
 from simgnn.sim.simulate import Simulation
@@ -36,12 +35,14 @@ LEAST_COVERED = 0.5
 
 @dataclass(frozen=True)
 class Spread:
-    """``epoch_s``: with ``added_s``, the waiting that jitter makes, float64 [epochs] each. ``wait_s`` [epochs, P]: the
+    """What jitter adds to a simulated run, and the interval of its epochs.
+
+    ``epoch_s``: with ``added_s``, the waiting that jitter makes, float64 [epochs] each. ``wait_s`` [epochs, P]: the
     same in each rank's waits; ``op_wait_s``: of a median epoch, by (template, op), mean over ranks.
 
-    ``interval``: (low, high) of an epoch's seconds, LEVEL of the distribution; None where the profile tells the spread
+    ``interval``: (low, high) of an epoch's seconds, LEVEL of the distribution; None where the profile gives the spread
     of less than LEAST_COVERED of the time. ``covered``: that share. ``parts``: relative standard deviations that make
-    the interval, by cause. ``jitter_known``: whether the profile tells any jitter.
+    the interval, by cause. ``jitter_known``: whether the profile gives any jitter.
     """
 
     epoch_s: list[float]
@@ -136,9 +137,11 @@ class _Walk:
         }
         self._bounds = np.searchsorted(self._columns["epoch"], np.arange(len(simulation.epoch_s) + 1))
         # all origins must be known before the first path is taken down
+        op_ids, rows = np.unique(self._columns["op_id"], return_index=True)
+        epochs, steps = (self._columns[name][rows].tolist() for name in ("epoch", "step"))
         first = {
-            int(op_id): self._turn(int(row))
-            for op_id, row in zip(*np.unique(self._columns["op_id"], return_index=True), strict=True)
+            op_id: Turn(epoch, step, self.program.ops[op_id][0])
+            for op_id, epoch, step in zip(op_ids.tolist(), epochs, steps, strict=True)
         }
         self._parts = {op_id: self.origins.parts(self._ops[op_id], turn) for op_id, turn in first.items()}
         self._awaited = {op_id: self.origins.awaited(self._ops[op_id], turn) for op_id, turn in first.items()}
@@ -172,53 +175,41 @@ class _Walk:
         return _Epoch(shift - late, delays.waits, max(variance - carried, 0.0), seconds)
 
     def _pass(self, delays: Delays, epoch: int) -> bool:
-        step = None
         for step in self._steps(epoch):
             delays.pass_through(step)
             delays.drop_before(step.turn - self.compiled.window)
-        return step is not None
-
-    def _turn(self, row: int) -> Turn:
-        op_id = int(self._columns["op_id"][row])
-        template = self.program.ops[op_id][0]
-        return Turn(int(self._columns["epoch"][row]), int(self._columns["step"][row]), template)
+        return bool(self._bounds[epoch + 1] > self._bounds[epoch])
 
     def _steps(self, epoch: int) -> Iterator[Step]:
         """Ops of an epoch's turns in program order."""
         low, high = int(self._bounds[epoch]), int(self._bounds[epoch + 1])
         step, op_id = self._columns["step"][low:high], self._columns["op_id"][low:high]
-        fresh = np.flatnonzero(np.concatenate(([True], (np.diff(step) != 0) | (np.diff(op_id) != 0))))
-        for first, last in zip(fresh, [*fresh[1:], high - low], strict=True):
-            if high > low:
-                yield self._step(epoch, slice(low + int(first), low + int(last)))
+        ends = np.flatnonzero((np.diff(step, append=-1) != 0) | (np.diff(op_id, append=-1) != 0)) + 1
+        for first, last in pairwise([0, *ends.tolist()]):
+            yield self._step(epoch, slice(low + first, low + last))
 
     def _step(self, epoch: int, rows: slice) -> Step:
         program, columns = self.program, self._columns
         compiled = self._ops[int(columns["op_id"][rows.start])]
-        number = int(columns["step"][rows.start])
-        rank = columns["rank"][rows]
-        runs = np.zeros(program.ranks, dtype=np.bool_)
-        runs[rank] = True
-        issued, ended, busy = (np.full(program.ranks, np.nan) for _ in range(3))
-        issued[rank], ended[rank] = columns["issued_s"][rows], columns["ended_s"][rows]
+        number, rank = int(columns["step"][rows.start]), columns["rank"][rows]
         meets = compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS
-        busy = np.zeros(program.ranks)
+        runs, busy = np.zeros(program.ranks, dtype=np.bool_), np.zeros(program.ranks)
+        issued, ended = np.full(program.ranks, np.nan), np.full(program.ranks, np.nan)
+        runs[rank] = True
+        issued[rank], ended[rank] = columns["issued_s"][rows], columns["ended_s"][rows]
         busy[rank] = columns["ended_s"][rows] - columns["started_s" if meets else "issued_s"][rows]
         seconds = self._parts[compiled.op_id].seconds(busy, len(self.origins.known))
         variance = np.sum((seconds * [origin.jitter or 0.0 for origin in self.origins.known]) ** 2, axis=1)
-        turn = epoch * program.calendar.steps + number
 
         def awaited() -> Bools | None:
             if compiled.op.kind not in PAIRWISE_KINDS:
                 return self._awaited[compiled.op_id]
-            meets = self._messages(epoch, number, compiled) > 0
-            return meets | meets.T
+            sent = self.simulation.traffic.epochs[epoch].get(compiled.op_id, ())
+            if not sent:
+                return np.zeros((program.ranks, program.ranks), dtype=np.bool_)
+            # guarded steps are left out of the traffic: the steps that are there stand for one another
+            messages = sent[min(number, len(sent) - 1)].messages > 0
+            return messages | messages.T
 
+        turn = epoch * program.calendar.steps + number
         return Step(turn, compiled, runs, issued, ended, variance, seconds, awaited)
-
-    def _messages(self, epoch: int, step: int, compiled: CompiledOp) -> IntArray:
-        """Messages of an op between all ranks, int64 [P, P]."""
-        sent = self.simulation.traffic.epochs[epoch].get(compiled.op_id, ())
-        # guarded steps are left out of the traffic: the steps that are there stand for one another
-        found = sent[min(step, len(sent) - 1)] if sent else None
-        return np.zeros((self.program.ranks,) * 2, dtype=np.int64) if found is None else found.messages

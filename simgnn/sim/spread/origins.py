@@ -9,7 +9,7 @@ from simgnn.errors import HardwareError
 from simgnn.hardware.price.collectives import CollectivePrice, find_collective
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level, stand_in_of
-from simgnn.hardware.profile.libraries import Collective
+from simgnn.hardware.profile.communication import Collective
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
@@ -27,7 +27,7 @@ CALLED = (OpKind.EXCHANGE, OpKind.FETCH)
 
 @dataclass(frozen=True)
 class Origin:
-    """A curve, or a kind of communication, as far as a profile tells its spread; shares of a time, None: not told.
+    """A curve, or a kind of communication, with what a profile says of its spread: shares of a time, None: unknown.
 
     ``spread``: how far the model misses; ``jitter``: of one rank from repeat to repeat; ``drift``: of all together.
     """
@@ -40,8 +40,8 @@ class Origin:
 
 @dataclass(frozen=True)
 class Parts:
-    """What an op's time is made of, by origin, float64 [P] each: ``call_s``, seconds that it takes whatever it moves
-    (as far as it takes so long), and ``shares`` of the rest, one in all, or zero where nothing is priced."""
+    """What an op's time is made of, by origin, float64 [P] each: ``call_s``, at most so many seconds whatever it moves,
+    and ``shares`` of the rest, one in all, or zero where nothing is priced."""
 
     shares: dict[int, Floats]
     call_s: dict[int, Floats]
@@ -100,18 +100,18 @@ class Origins:
         return found
 
     def _shares(self, compiled: CompiledOp, turn: Turn) -> dict[int, Floats]:
-        found: dict[int, Floats] = {}
-        op = compiled.op
+        """Shares of an op's work by origin, float64 [P] each."""
+        op, ranks = compiled.op, self._machine.ranks
         copied = not op.work and op.kind in (OpKind.COPY, *COPIES)
         work: Sequence[Work] = (Work("copy", {"bytes": 1, "item_bytes": 1}),) if copied else op.work
         of_pieces = [self._origins(piece, op) for piece in work]
         if len({origin for origins in of_pieces for origin in origins}) == 1:
-            return {self._number(of_pieces[0][0]): np.ones(self._machine.ranks)}
+            return {self._number(of_pieces[0][0]): np.ones(ranks)}
+        found: dict[int, Floats] = {}
         for piece, origins in zip(work, of_pieces, strict=True):
             self._add_work(found, piece, origins, turn, op)
-        total = np.sum(list(found.values()), axis=0) if found else np.zeros(self._machine.ranks)
-        safe = np.where(total > 0, total, 1.0)
-        return {number: seconds / safe for number, seconds in found.items()}
+        total = sum(found.values(), np.zeros(ranks))
+        return {number: seconds / np.where(total > 0, total, 1.0) for number, seconds in found.items()}
 
     def _number(self, origin: Origin) -> int:
         return self.known.setdefault(origin, len(self.known))
@@ -123,12 +123,11 @@ class Origins:
             device = self._machine.profile.devices[kind]
             if op.kind in COPIES and device.kind == "gpu":
                 found.append(Origin("copies between host and device", None, None))
-                continue
-            if stand_in_of(device, piece.primitive) is not None:
+            elif stand_in_of(device, piece.primitive) is not None:
                 found.append(Origin(f"{piece.primitive} on {kind}, assumed", None, None))
-                continue
-            curve = choose_level(device, kind, piece.primitive, at_once, threads).curve
-            found.append(Origin(f"{piece.primitive} on {kind}", curve.spread, curve.jitter, curve.drift))
+            else:
+                curve = choose_level(device, kind, piece.primitive, at_once, threads).curve
+                found.append(Origin(f"{piece.primitive} on {kind}", curve.spread, curve.jitter, curve.drift))
         return found
 
     def _add_work(self, found: dict[int, Floats], piece: Work, origins: list[Origin], turn: Turn, op: Op) -> None:
@@ -144,11 +143,11 @@ class Origins:
 
     def _communication(self, compiled: CompiledOp, turn: Turn) -> Parts:
         """The call, which jitters as its floor and hops do, and the bytes, whose model misses by the largest spread
-        that it is told: what limits a long message is a link, which knows nothing of the scheduler.
+        that the profile gives: what limits a long message is a link, which knows nothing of the scheduler.
 
-        A spread by size is one of whole calls, bytes and all, as ``hardware time`` takes it: 90 % of measured calls lie
-        inside. It counts once, as a miss that calls of a size have in common: medians of three do not tell what of it
-        is chance and what the curve's, and calls that follow one another are late alike.
+        A spread by size is one of whole calls, bytes included, as in ``hardware time``: 90 % of measured calls lie
+        inside. It counts once, as a miss that calls of a size have in common: medians of three do not show how much of
+        it is chance, and calls that follow one another are late alike.
         """
         machine, kind = self._machine, compiled.op.kind
         name, backend = machine.backend(compiled.backend)
@@ -158,8 +157,7 @@ class Origins:
                 continue
             told: list[float | None] = []
             if kind in PAIRWISE_KINDS:
-                links = machine.profile.links.values()
-                rates = (rate for link in links for rate in link.rates)
+                rates = (rate for link in machine.profile.links.values() for rate in link.rates)
                 told = [backend.message.floor.spread, *(rate.spread for rate in rates)]
             priced_by = None if len(members) < 2 else self._entry(compiled, members, turn)
             if priced_by is not None:
@@ -194,12 +192,11 @@ class Origins:
         return int(handed_bytes(self._sizes, compiled, turn)[list(members)].max())
 
     def _entry(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> tuple[Collective, bool] | None:
-        """What a call is priced by, and whether it was measured at just this many ranks; None: nothing is told of it,
-        as where only messages are described."""
+        """What a call is priced by, and whether it was measured at just this many ranks; None: the profile does not
+        describe it, as where it describes only messages."""
         kind, nbytes = OpKind.EXCHANGE, 0
         if compiled.op.kind in COLLECTIVE_KINDS:
-            kind = compiled.op.kind
-            nbytes = self._handed(compiled, members, turn)
+            kind, nbytes = compiled.op.kind, self._handed(compiled, members, turn)
         try:
             return find_collective(self._machine, kind.value, compiled.backend, members, nbytes)
         except HardwareError:

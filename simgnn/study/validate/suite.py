@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from simgnn.hardware.primitives import PRIMITIVES
-from simgnn.hardware.profile.links import LinkKind
+from simgnn.hardware.profile.communication import LinkKind
 from simgnn.hardware.profile.quantities import BytesPerSecond, Strict
 from simgnn.hardware.topology.topology import Name
 from simgnn.spelling import nearest

@@ -7,13 +7,13 @@ import sys
 import pytest
 import torch
 
-import executor.memory.heap
+import executor.memory.allocator
 import executor.memory.peak
-from executor.memory.heap import Room
+from executor.memory.allocator import Room
 from executor.memory.peak import PeakMemory
 
 AGAIN = """
-from executor.memory.heap import c_library, make_room
+from executor.memory.allocator import c_library, make_room
 
 make_room().close()
 before = c_library().mallinfo().ordblks
@@ -41,7 +41,7 @@ def test_where_nothing_was_taken_nothing_is_asked_of_the_c_library(monkeypatch: 
     def none() -> object:
         raise AttributeError("mallinfo")
 
-    monkeypatch.setattr(executor.memory.heap, "c_library", none)
+    monkeypatch.setattr(executor.memory.allocator, "c_library", none)
     monkeypatch.setattr(executor.memory.peak, "c_library", none)
     PeakMemory(torch.device("cpu"), 0, 0).close()
     Room().close()

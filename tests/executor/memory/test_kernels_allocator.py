@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from executor.launch import openmp
+from executor.launch import startup
 from executor.memory import allocator
 
 GLIBC = sys.platform.startswith("linux") and platform.libc_ver()[0] == "glibc"
@@ -64,12 +64,12 @@ def test_a_refusal_is_reported():
 
 
 def test_the_openmp_runtime_is_shared_or_left_alone(monkeypatch):
-    assert openmp.share_runtime() in (True, False)
-    monkeypatch.setattr(openmp, "NUMBA_NEEDS", "libno-such-openmp.so.9")
-    assert openmp.share_runtime() is False
+    assert startup.share_runtime() in (True, False)
+    monkeypatch.setattr(startup, "NUMBA_NEEDS", "libno-such-openmp.so.9")
+    assert startup.share_runtime() is False
 
 
-@pytest.mark.skipif(not openmp.share_runtime(), reason="no system OpenMP runtime for Numba to open")
+@pytest.mark.skipif(not startup.share_runtime(), reason="no system OpenMP runtime for Numba to open")
 def test_a_process_that_imports_the_executor_first_has_one_openmp_runtime():
     code = (
         "import executor, torch\nfrom numba.np.ufunc import omppool\n"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 HOLES = """
 import ctypes, torch
-from executor.memory.heap import PAGE, c_library, fill_holes
+from executor.memory.allocator import PAGE, c_library, fill_holes
 from executor.memory.peak import MEASURING, RUNNING, PeakMemory, _set
 from executor.memory.allocator import tune_allocator
 
@@ -83,7 +83,7 @@ print(faults * resource.getpagesize() / 2**20)
 SMALL = """
 import numpy as np, torch
 from executor.memory.allocator import tune_allocator
-from executor.memory.heap import c_library
+from executor.memory.allocator import c_library
 from executor.memory.peak import PeakMemory
 
 settings, library = tune_allocator(), c_library()

@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from executor.microbench.facts import count_sockets, read_caches
-from executor.microbench.probes.attention import WIDTHS_AND_HEADS
+from executor.microbench.probes.aggregation import FULL_GRAPHS
 from executor.microbench.probes.bench import MEASURES, Bench
-from executor.microbench.probes.graphs import GraphSpec
-from executor.microbench.probes.index_streams import StreamSpec, make_stream
+from executor.microbench.probes.inputs import GraphSpec, StreamSpec
 from executor.microbench.probes.sampling import sampling_probes
-from executor.microbench.sample import Sample, write_samples
+from executor.microbench.samples import Sample, write_samples
 from executor.microbench.timing import Probe, expected, samples_of
 from executor.microbench.world import World
-from executor.world.hosts import host_numbers
+from executor.world.machines import host_numbers
 from simgnn.analysis.fit.samples import read_samples
 from simgnn.errors import HardwareError
 from simgnn.graph.locality import reuse_profile
@@ -30,15 +29,15 @@ from tests.executor.harness import run_ranks
 
 
 def test_local_streams_reuse_rows_sooner_than_random_ones() -> None:
-    local = reuse_profile(make_stream(StreamSpec(4000, 4000, 10, local=0.95, band=50), 0).check())
-    anywhere = reuse_profile(make_stream(StreamSpec(4000, 4000, 10), 0).check())
+    local = reuse_profile(StreamSpec(4000, 4000, 10, local=0.95, band=50).csr(0).check())
+    anywhere = reuse_profile(StreamSpec(4000, 4000, 10).csr(0).check())
     assert local[8] > 0.8
     assert anywhere[8] < 0.2
 
 
 def test_skewed_streams_have_hubs_and_uneven_degrees() -> None:
-    even = make_stream(StreamSpec(2000, 2000, 20), 0)
-    skewed = make_stream(StreamSpec(2000, 2000, 20, skew=0.9, degree_skew=1.0), 0).check()
+    even = StreamSpec(2000, 2000, 20).csr(0)
+    skewed = StreamSpec(2000, 2000, 20, skew=0.9, degree_skew=1.0).csr(0).check()
     assert even.degrees().max() == 20
     assert skewed.degrees().max() > 60
     assert np.bincount(skewed.indices).max() > 4 * np.bincount(even.indices).max()
@@ -46,7 +45,7 @@ def test_skewed_streams_have_hubs_and_uneven_degrees() -> None:
 
 def test_the_same_seed_makes_the_same_stream() -> None:
     spec = StreamSpec(300, 500, 7, local=0.5, skew=0.5)
-    assert np.array_equal(make_stream(spec, 3).indices, make_stream(spec, 3).indices)
+    assert np.array_equal(spec.csr(3).indices, spec.csr(3).indices)
 
 
 def test_caches_are_read_as_the_kernel_shows_them(tmp_path: Path) -> None:
@@ -90,7 +89,7 @@ def _rank(rank: int, ranks: int, port: int, out: str) -> None:
     from executor.microbench.facts import read_facts
     from executor.microbench.probes.bench import Bench
     from executor.microbench.probes.dense import matmul_probes
-    from executor.microbench.probes.network import Circle, collective_probes, exchange_probes, send_probes
+    from executor.microbench.probes.network import Circle
     from executor.microbench.timing import Plan, measure
     from executor.microbench.world import join
 
@@ -103,9 +102,9 @@ def _rank(rank: int, ranks: int, port: int, out: str) -> None:
     probes = [
         *products,
         *(replace(probe, who="alone") for probe in products),
-        *send_probes(circle, [1024, 65536]),
-        *exchange_probes(circle, [1024, 65536], seed=0),
-        *collective_probes(circle, [32]),
+        *circle.send_probes([1024, 65536]),
+        *circle.exchange_probes([1024, 65536], seed=0),
+        *circle.collective_probes([32]),
     ]
     samples = measure(probes, world, Plan(budget_s=30.0, least=2, most=2))
     header = {
@@ -187,17 +186,16 @@ def test_a_probe_between_two_hosts_is_one_sample_of_both():
 
 
 def test_sizes_that_slow_links_would_take_too_long_for_are_left_out():
-    from executor.microbench.affordable_sizes import FEWEST, affordable
-    from executor.microbench.suite import FULL
+    from executor.microbench.suite import FEWEST, FULL
 
-    fast = affordable(FULL, 1e-12)
+    fast = FULL.affordable(1e-12)
     assert fast == FULL
-    most = affordable(FULL, FULL.longest_s / (1 << 20))  # 1 MiB takes as long as is allowed
+    most = FULL.affordable(FULL.longest_s / (1 << 20))  # 1 MiB takes as long as is allowed
     assert max(most.messages) == max(most.collectives) == 1 << 20
     assert most.messages == tuple(size for size in FULL.messages if size <= 1 << 20)
-    between = affordable(FULL, FULL.longest_s / (3 << 20))
+    between = FULL.affordable(FULL.longest_s / (3 << 20))
     assert between.messages == (*most.messages, 1 << 21), "the largest power of two that is affordable"
-    assert len(affordable(FULL, 1.0).messages) == FEWEST
+    assert len(FULL.affordable(1.0).messages) == FEWEST
 
 
 def test_drawing_is_measured_by_what_it_draws() -> None:
@@ -247,4 +245,4 @@ def test_a_full_calibration_measures_every_primitive() -> None:
     assert all(measure.full for measure in MEASURES)
     without = {row for measure in MEASURES if not measure.quick for row in measure.primitives}
     assert without == {row for row in PRIMITIVES.values() if row.stand_in is not None}
-    assert all(width % heads == 0 for shapes in WIDTHS_AND_HEADS for width, heads in shapes)
+    assert all(width % heads == 0 for _, _, shapes in FULL_GRAPHS for width, heads in shapes)

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from executor.microbench.__main__ import free_port
-from executor.microbench.finished_stages import Kept, code_version, stage_key
-from executor.microbench.sample import Sample
+from executor.microbench.samples import Kept, Sample, code_version, stage_key
 from executor.microbench.suite import FULL, QUICK
 from executor.microbench.world import World
 

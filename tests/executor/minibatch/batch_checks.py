@@ -11,7 +11,7 @@ import torch
 
 from executor.layers import build_layers
 from executor.minibatch.embeddings import initial_embeddings
-from executor.reference.mini_batch import LearnedRows, train_batch_reference
+from executor.reference import LearnedRows, train_batch_reference
 from executor.state.plan import RunPlan
 from simgnn.emit.batches.names import HOT, INPUTS
 from simgnn.graph.graph import Graph

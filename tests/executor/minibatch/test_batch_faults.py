@@ -96,7 +96,7 @@ def _ended(lane: str, happens: Callable[[Path], None], folder: Path, timeout: in
 )
 def test_a_failing_lane_ends_the_run_on_all_ranks(lane: str, tmp_path: Path) -> None:
     _ended(lane, _fail, tmp_path, timeout=20)
-    (cause, said), (consequence, other) = read_failures(tmp_path / "run" / "trace")
+    (_, cause, said), (_, consequence, other) = read_failures(tmp_path / "run" / "trace")
     assert cause == "cause"
     assert said.startswith(f"rank {FAILING}, epoch ")
     assert "ValueError: the disk is gone" in said
@@ -112,8 +112,8 @@ def test_a_lane_that_does_not_go_on_ends_the_run_within_the_timeout(lane: str, t
     waiting, _ = _ended(lane, _stall, tmp_path, timeout=6)
     assert not waiting[2], "the other rank waited for longer than train.timeout"
     notes = read_failures(tmp_path / "run" / "trace")
-    assert [kind for kind, _ in notes] == ["lost-peer"] * 2
-    assert all("was silent for longer than train.timeout" in said for _, said in notes)
+    assert [note.kind for note in notes] == ["lost-peer"] * 2
+    assert all("was silent for longer than train.timeout" in note.message for note in notes)
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def test_damaged_batches_of_a_rank_end_the_run_on_all_before_training(tmp_path: 
     file.write_bytes(bytes(damaged))
     ended = run_ranks(2, _carry_out, tmp_path / "ranks", str(run), joined=False)
     assert [status for status, *_ in ended] == [1, 2]
-    (cause, said), (consequence, other) = read_failures(run / "trace")
+    (_, cause, said), (_, consequence, other) = read_failures(run / "trace")
     assert cause == "cause"
     assert str(file.parent) in said
     assert "damaged" in said

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from executor.minibatch.embeddings import Embeddings, initial_embeddings, rows_with_embeddings
-from executor.reference.mini_batch import LearnedRows
+from executor.reference import LearnedRows
 from executor.state.context import PolicyContext
 from executor.state.plan import RunPlan
 from simgnn.graph.graph import Graph

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from executor.recording.losses import LossRecorder
+from executor.recording.side_records import LossRecorder
 from executor.recording.trace import Recorder
 from executor.state.plan import RunPlan
 from simgnn.program.drain_points import Stops

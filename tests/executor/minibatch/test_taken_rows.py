@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from executor.minibatch.input_rows import PlannedOrigins
-from executor.recording.row_origins import merge_taken
+from executor.recording.side_records import merged_records
 from executor.state.plan import RunPlan
 from simgnn.analysis.compare import compare_runs
 from simgnn.cli.tables.results import show_result
@@ -211,7 +211,7 @@ def test_what_a_lost_rank_did_not_tell_is_not_known(swept: Swept) -> None:
     """And never taken from the plan; nor is it a sum."""
     folder = swept.folders[12]
     plan, run = RunPlan.open(folder), RunDirectory(folder)
-    taken = merge_taken(plan.trace)
+    taken = merged_records(plan.trace, "taken")
     kept = taken.filter(pa.array((taken["rank"].to_numpy() == 0) | (taken["epoch"].to_numpy() < 2)))
     table = batch_table(plan.program, read_table(run.trace), None, kept)
     for row in table.to_pylist():

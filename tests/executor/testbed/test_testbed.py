@@ -12,8 +12,8 @@ import pytest
 from executor.testbed import lifecycle, network
 from executor.testbed.cgroups import find_controller, limits_of
 from executor.testbed.command import main
-from executor.testbed.places import namespace_of, switch_of
-from executor.testbed.queues import CHILD, PARENT
+from executor.testbed.declaration import host_places, namespace_of, switch_of
+from executor.testbed.network import CHILD, PARENT
 from executor.testbed.state import FOLDER, Record, locked
 from simgnn.errors import BackendError
 from tests.executor.testbed.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
@@ -44,7 +44,7 @@ def test_another_declaration_replaces_the_first() -> None:
     changed = bed(link="50 Mbit/s")
     assert lifecycle.up(changed) == (True, ("link: up '12.5 MB/s', declared '6.25 MB/s'",))
     assert lifecycle.status(changed.name)["declared"]["link"] == "6.25 MB/s"
-    assert not network.unshaped(changed, lifecycle.host_places(changed, (0,)))
+    assert not network.unshaped(changed, host_places(changed, (0,)))
 
 
 def test_what_differs_from_the_file_is_told_and_what_runs_refuses_it(
@@ -84,7 +84,7 @@ def test_a_burst_a_quota_an_address_that_somebody_changed_are_faults(quotas: Non
     first, second = (namespace_of(declared.name, host) for host in (0, 1))
     bucket = ("tbf", "rate", "100mbit", "burst", "8kb", "limit", "16777216b")
     network.call("tc", "-n", first, "qdisc", "change", "dev", "eth0", "handle", "1:", *bucket)
-    folder = find_controller().folder(f"simgnn-{declared.name}/rank1")
+    folder = find_controller().base / f"simgnn-{declared.name}/rank1"
     period, quota = limits_of(folder) or (0, 0)
     (folder / "cpu.max").write_text("max") if (folder / "cpu.max").exists() else (
         folder / "cpu.cfs_quota_us"
@@ -111,7 +111,7 @@ def test_a_burst_of_minutes_is_as_declared(link: str, burst: str) -> None:
     declared = bed(link=link, burst=burst, queue="fifo")
     lifecycle.up(declared)
     assert not lifecycle.status(declared.name)["faults"]
-    assert network.unshaped(bed(link=link, burst="3 MiB", queue="fifo"), lifecycle.host_places(declared, (0,)))
+    assert network.unshaped(bed(link=link, burst="3 MiB", queue="fifo"), host_places(declared, (0,)))
 
 
 def test_what_no_message_would_pass_is_a_fault() -> None:
@@ -165,7 +165,7 @@ def test_the_queue_in_front_of_a_link_is_the_declared_one(queue: Literal["fair",
     """Each kind is known as what it is; another below the shaper, a part that is gone, another shaper are faults."""
     declared, other = (bed(queue=kind) for kind in (queue, {"fair": "fifo", "fifo": "fair"}[queue]))
     lifecycle.up(declared)
-    places = lifecycle.host_places(declared, (0,))
+    places = host_places(declared, (0,))
     assert not network.unshaped(declared, places)
     assert len(network.unshaped(other, places)) == 2
     assert len(network.unshaped(bed(queue=queue, link="50 Mbit/s"), places)) == 2
@@ -189,7 +189,7 @@ def test_three_hosts_meet_at_a_switch_and_the_machine_s_own_network_is_untouched
     declared = bed(hosts=3)
     lifecycle.up(declared)
     assert (network.call("ip", "-o", "link"), network.call("tc", "qdisc")) == before
-    assert len(network.shapers(declared, lifecycle.host_places(declared, (0,)))) == 6
+    assert len(network.shapers(declared, host_places(declared, (0,)))) == 6
     talk = (
         "import os, socket\n"
         "rank = int(os.environ['RANK'])\n"
@@ -232,7 +232,7 @@ def test_a_quota_holds_whatever_else_runs(quotas: None) -> None:
     shares = dict(line.split() for line in done.stdout.splitlines())
     quota = lifecycle.status(declared.name)["ranks"][1]["quota_cores"]
     assert float(shares["1"]) <= quota * 1.3 + 0.01
-    group = find_controller().folder(f"simgnn-{declared.name}/rank1")
+    group = find_controller().base / f"simgnn-{declared.name}/rank1"
     throttled = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
     assert int(throttled["nr_throttled"]) > 0
 

@@ -17,6 +17,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
 from tests.executor.testbed.beds import CONNECT, LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
 from tests.executor.testbed.test_testbed_profile import base
+from tests.hardware.conftest import work_seconds
 
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")]
 __all__ = ["clean", "quotas"]
@@ -68,7 +69,7 @@ def test_hosts_of_different_speed_get_different_curves(tmp_path: Path, quotas: N
     assert profile.meta.date <= date.today()
     machine = Machine.place(profile, [0, 1])
     sizes = {"rows": 1e4, "inner": 256.0, "outer": 64.0, "item_bytes": 4.0}
-    fast, slow = (machine.work_seconds(rank, "matmul", sizes).seconds for rank in (0, 1))
+    fast, slow = (work_seconds(machine, rank, "matmul", sizes).seconds for rank in (0, 1))
     assert slow > 1.3 * fast, "ten times on an idle machine; on a busy one both get less than their quota"
     payload = 25e6 * PAYLOAD_BYTES / FRAME_BYTES
     assert machine.message(0, 1, 1e6).rate_bytes_per_s == pytest.approx(payload, rel=TOLERANCE)

@@ -8,7 +8,7 @@ import pytest
 from executor.testbed import lifecycle, network
 from executor.testbed.cgroups import find_controller
 from executor.testbed.command import main
-from executor.testbed.places import namespace_of
+from executor.testbed.declaration import namespace_of
 from executor.testbed.state import Record, locked
 from simgnn.errors import BackendError
 from tests.executor.testbed.beds import WHY_NOT, bed, clean, quotas
@@ -63,7 +63,7 @@ def test_what_was_taken_away_is_a_fault_and_is_made_again() -> None:
 def test_foreign_namespaces_and_groups_stay(quotas: None) -> None:
     declared, other = bed(slow={"1": 0.5}), bed(1)
     foreign = f"simgnn-t{os.getpid()}-foreign"
-    folder = find_controller().folder(foreign)
+    folder = find_controller().base / foreign
     network.make_namespace(foreign)
     folder.mkdir()
     try:
@@ -73,7 +73,7 @@ def test_foreign_namespaces_and_groups_stay(quotas: None) -> None:
         assert network.exists(foreign)
         assert folder.is_dir()
         assert lifecycle.status(other.name)["up"]
-        assert not find_controller().folder(f"simgnn-{declared.name}").exists()
+        assert not (find_controller().base / f"simgnn-{declared.name}").exists()
     finally:
         network.remove_namespace(foreign)
         folder.rmdir()

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from executor.testbed import network
 from executor.testbed.command import main
-from executor.testbed.declaration import BURST_FLOOR, Declaration
-from executor.testbed.places import rank_places
+from executor.testbed.declaration import BURST_FLOOR, Declaration, rank_places
 from simgnn.errors import ConfigError
 
 EXAMPLE = """\
@@ -58,9 +57,9 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
     ("table", "message"),
     [
         ({"link": None}, "link: missing"),
-        ({"hosts": 1}, "link: got a rate, but a single host has no link"),
-        ({"hosts": 1, "link": None, "burst": "16 KiB"}, "burst: got a size"),
-        ({"hosts": 1, "link": None, "queue": "fifo"}, "queue: got 'fifo', but a single host has no link"),
+        ({"hosts": 1}, "link: got a value, but a single host has no link"),
+        ({"hosts": 1, "link": None, "burst": "16 KiB"}, "burst: got a value"),
+        ({"hosts": 1, "link": None, "queue": "fifo"}, "queue: got a value, but a single host has no link"),
         ({"queue": "lifo"}, "queue: got 'lifo', expected one of 'fair', 'fifo'"),
         ({"link": "1 bit/s"}, "expected at least 100 kbit/s"),
         ({"burst": "100 B"}, "burst: got '100 B', expected between '2 KiB' and '64 MiB'"),

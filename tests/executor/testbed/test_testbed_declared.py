@@ -9,14 +9,14 @@ import pytest
 from executor.testbed import lifecycle, network
 from executor.testbed.cgroups import find_controller, limits_of
 from executor.testbed.command import main
-from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration
-from executor.testbed.places import namespace_of, switch_of, usable_cores
+from executor.testbed.declaration import FRAME_BYTES, PAYLOAD_BYTES, Declaration, namespace_of, switch_of, usable_cores
 from executor.testbed.profile import WIRE
 from simgnn.cli.main import invoke
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile, load_profile, save_profile
 from tests.executor.testbed.beds import WHY_NOT, bed, clean, on_file, quotas
 from tests.executor.testbed.test_testbed_profile import WORK, base
+from tests.hardware.conftest import work_seconds
 
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")
 __all__ = ["clean", "quotas"]
@@ -38,7 +38,7 @@ def queues_in(namespace: str, interface: str) -> list[dict[str, Any]]:
 
 
 def groups_of(declared: Declaration) -> list[str]:
-    folder = find_controller().folder(f"simgnn-{declared.name}")
+    folder = find_controller().base / f"simgnn-{declared.name}"
     return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
 
 
@@ -88,14 +88,14 @@ def test_a_slow_rank_has_the_quota_of_the_profile(
     profile = emitted(declared, tmp_path)
     lifecycle.up(declared)
     assert groups_of(declared) == [f"rank{slow}"]
-    limits = limits_of(find_controller().folder(f"simgnn-{declared.name}/rank{slow}"))
+    limits = limits_of(find_controller().base / f"simgnn-{declared.name}/rank{slow}")
     assert limits is not None
     period, quota = limits
     machine = Machine.place(profile, declared.rank_hosts())
     threads = machine.threads_per_rank[slow]
     with_all = Machine.place(emitted(bed(hosts=hosts, ranks_per_host=each, link=link), tmp_path), declared.rank_hosts())
     assert with_all.threads_per_rank[slow] == threads
-    times = [one.work_seconds(slow, "matmul", WORK).seconds for one in (machine, with_all)]
+    times = [work_seconds(one, slow, "matmul", WORK).seconds for one in (machine, with_all)]
     assert times[0] / times[1] == pytest.approx(threads / (quota / period))
     if len(usable_cores()) >= declared.ranks:  # each rank has whole cores at full speed
         assert times[0] / times[1] == pytest.approx(1 / share)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from executor.testbed import lifecycle, network
-from executor.testbed.declaration import Declaration
-from executor.testbed.hold import remove_orphan
-from executor.testbed.places import namespace_of
+from executor.testbed.declaration import Declaration, namespace_of
+from executor.testbed.lifecycle import remove_orphan
 from executor.testbed.state import Record, holder_of
 from simgnn.errors import BackendError
 from tests.executor.testbed.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file

@@ -17,6 +17,7 @@ from simgnn.hardware.price.operations import spread_ranks
 from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.check import price_problems
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile, save_profile
+from tests.hardware.conftest import work_seconds
 
 CACHED = 32e6
 WORK = {"rows": 4000.0, "inner": 100.0, "outer": 50.0}
@@ -126,8 +127,8 @@ def test_every_profile_can_price_training(hosts: int, each: int, slow: dict[str,
 
 
 def test_ranks_of_several_hosts_work_at_once_on_one_machine() -> None:
-    together = Machine.place(base(), (0, 0)).work_seconds(0, "matmul", WORK)
-    apart = placed(bed()).work_seconds(0, "matmul", WORK)
+    together = work_seconds(Machine.place(base(), (0, 0)), 0, "matmul", WORK)
+    apart = work_seconds(placed(bed()), 0, "matmul", WORK)
     assert apart == together
     assert not apart.extrapolated
     # ... and share its last cache
@@ -139,7 +140,7 @@ def test_ranks_of_several_hosts_work_at_once_on_one_machine() -> None:
 @given(share=st.floats(0.05, 0.99))
 def test_a_slow_rank_takes_longer_by_its_share(share: float) -> None:
     machine = placed(bed(slow={"1": share}))
-    slow, full = (machine.work_seconds(rank, "matmul", WORK) for rank in (1, 0))
+    slow, full = (work_seconds(machine, rank, "matmul", WORK) for rank in (1, 0))
     assert slow.seconds == pytest.approx(full.seconds / share)
     assert slow.source == "assumed"
     assert full.source == "measured"
@@ -148,8 +149,8 @@ def test_a_slow_rank_takes_longer_by_its_share(share: float) -> None:
 def test_a_slow_rank_leaves_the_rest_of_its_host_to_the_others() -> None:
     declared = Declaration.parse({"hosts": 1, "ranks_per_host": 4, "slow": {"3": 0.5}}, "bed")
     machine = placed(declared)
-    seconds = [machine.work_seconds(rank, "matmul", WORK).seconds for rank in range(4)]
-    with_a_core = Machine.place(base(), (0, 0)).work_seconds(0, "matmul", WORK).seconds
+    seconds = [work_seconds(machine, rank, "matmul", WORK).seconds for rank in range(4)]
+    with_a_core = work_seconds(Machine.place(base(), (0, 0)), 0, "matmul", WORK).seconds
     assert seconds == pytest.approx([with_a_core / (1.75 / 3)] * 3 + [with_a_core / 0.25])
 
 
@@ -217,8 +218,8 @@ def test_the_one_rank_of_the_one_host_is_as_slow_as_declared(share: float) -> No
     whole = placed(bed(hosts=1, ranks_per_host=1, link=None))
     slow = placed(bed(hosts=1, ranks_per_host=1, link=None, slow={"0": share}))
     # its quota is a share of both cores, with which it works
-    assert slow.work_seconds(0, "matmul", WORK).seconds == pytest.approx(
-        whole.work_seconds(0, "matmul", WORK).seconds / share
+    assert work_seconds(slow, 0, "matmul", WORK).seconds == pytest.approx(
+        work_seconds(whole, 0, "matmul", WORK).seconds / share
     )
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from executor.testbed import lifecycle
-from executor.testbed.network import call
-from executor.testbed.places import INTERFACE
-from executor.testbed.queues import CHILD, QUEUES, fair_queues
+from executor.testbed.declaration import INTERFACE
+from executor.testbed.network import CHILD, QUEUES, call, fair_queues
 from tests.executor.testbed.beds import CONNECT, LIMIT_S, WHY_NOT, bed, clean, command, on_file
 
 real = pytest.mark.skipif(WHY_NOT is not None, reason=f"no testbed here: {WHY_NOT}")

@@ -41,10 +41,10 @@ DAMAGES: list[dict[str, object]] = [
     {"namespaces": ["FOREIGN"]},
     {"namespaces": ["../netns/FOREIGN"]},
     {"namespaces": "FOREIGN"},
-    {"cgroups": []},
     {"cgroups": ["GROUP"]},
-    {"cgroups": ["FOLDER/simgnn-NAME", "FOLDER/simgnn-NAME/rank1"]},
-    {"switched_on": "FOLDER/file"},
+    {"base": "FOLDER"},
+    {"base": None},
+    {"switched": "FOLDER/file"},
     {"holder": "x"},
 ]
 
@@ -57,7 +57,7 @@ def test_a_damaged_record_touches_nothing_of_others(
     lifecycle.up(declared)
     lifecycle.up(other)
     path, foreign = str(on_file(declared, tmp_path)), f"simgnn-t{os.getpid()}-foreign"
-    group, folder = find_controller().folder(foreign), tmp_path / "folder"
+    group, folder = find_controller().base / foreign, tmp_path / "folder"
     (folder / f"simgnn-{declared.name}" / "rank1").mkdir(parents=True)
     (folder / "file").write_text("kept")
     network.make_namespace(foreign)
@@ -74,7 +74,7 @@ def test_a_damaged_record_touches_nothing_of_others(
                 assert main(words) == 1
                 said = capsys.readouterr()
                 assert said.err.count("\n") == 1
-                assert "is not a whole record" in said.err
+                assert "is damaged or of another version" in said.err
                 assert f"remove what it made, if anything (simgnn-{declared.name}-* of ip netns list" in said.err
                 assert (f"testbed '{other.name}': up" in said.out) == (words == ["status"])
         assert network.exists(foreign)

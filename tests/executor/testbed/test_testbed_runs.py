@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from executor.testbed import lifecycle, network, runs
-from executor.testbed.declaration import Declaration
-from executor.testbed.places import namespace_of
+from executor.testbed.declaration import Declaration, namespace_of
 from executor.testbed.runs import run
 from executor.testbed.state import Record
 from simgnn.errors import BackendError, ConfigError

@@ -1,0 +1,41 @@
+"""What a process does before it works: one OpenMP runtime, and imports that Python's garbage collector leaves alone."""
+
+import ctypes
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+NUMBA_NEEDS = "libgomp.so.1.0.0"
+"""The file name that Numba's OpenMP threading layer asks for on Linux."""
+
+
+def share_runtime() -> bool:
+    """Load the system's GNU OpenMP runtime, before torch does; whether it is loaded now.
+
+    torch brings its own copy and Numba opens the system's by file name. With two copies in a process, the idle workers
+    of one spin on the cores that the other one needs, after every parallel region. The loader hands torch the copy that
+    is loaded already. Where torch came first, or there is no such file, two copies stay: slower, but as correct.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        ctypes.CDLL(NUMBA_NEEDS)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def lasting_imports() -> Iterator[None]:
+    """Import inside this block: the garbage collector does not run, and never looks at what exists at its end.
+
+    torch and Numba make half a million objects that live as long as the process. Searching them for cycles takes a
+    sixth of the time to import them, and 0.1 s or more at each later collection, in the middle of an epoch as well.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

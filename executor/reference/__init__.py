@@ -1,1 +1,0 @@
-"""Single-process references that distributed training is checked against."""
