@@ -17,8 +17,7 @@ from simgnn.graph.load import load_graph
 from simgnn.graph.locality import reuse_profile
 from simgnn.partition.partition import partitioned
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.partition.statistics.quality import over_mean
+from simgnn.partition.statistics.partition_stats import PartitionStats, over_mean
 from simgnn.policy import Partitioner
 from simgnn.registry import shipped
 

@@ -28,11 +28,6 @@ class Partition:
     owner: NDArray[np.int32]
     edge_part: NDArray[np.unsignedinteger[Any]] | None = None
 
-    @property
-    def vertices(self) -> int:
-        """Number of vertices V."""
-        return len(self.owner)
-
     @cached_property
     def digest(self) -> str:
         """SHA-256 over kind, P and the arrays."""

@@ -113,7 +113,7 @@ def command(
 def _types(graph: "Graph", artifact: "PartitionArtifact") -> list[dict[str, Any]] | None:
     """Balance by type of vertex; None for a vertex-cut, whose edges belong to no end."""
     # loaded when the command runs: its help starts fast
-    from simgnn.partition.statistics.quality import type_balances
+    from simgnn.partition.statistics.partition_stats import type_balances
 
     if artifact.kind == "vertex-cut":
         return None
