@@ -8,8 +8,7 @@ from simgnn import policy
 from simgnn.experiment.problems import Origin, line, shown
 from simgnn.experiment.slots import SLOTS
 from simgnn.policy import Choices, CommunicationTraits, Cut, Moves, Partitioner, Refusal, Serving
-from simgnn.registry import shipped
-from simgnn.user_code import reported
+from simgnn.registry import reported, shipped
 
 Stated = Callable[[tuple[str, ...]], bool]
 """Whether a key path was written by a user: in a file that is not a shipped system, or on the command line."""

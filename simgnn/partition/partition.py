@@ -14,7 +14,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
 from simgnn.policy import Cut, Partitioner
 from simgnn.program.sizes import IntArray
-from simgnn.user_code import reported
+from simgnn.registry import reported
 
 
 @dataclass(frozen=True)
