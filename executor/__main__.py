@@ -11,7 +11,7 @@ from executor.launch.startup import lasting_imports
 from executor.memory.allocator import tune_allocator
 from executor.world.environment import LAUNCHER, follow_launcher
 from simgnn.errors import SimgnnError
-from simgnn.parent_watch import follow_starter
+from simgnn.process_end import follow_starter
 
 USAGE = """\
 python -m executor run DIR [--resume] [--device auto|cpu|cuda]
@@ -71,6 +71,6 @@ def _rank(directory: Path, device: str, resume: bool) -> int:
 
 
 if __name__ == "__main__":
-    from simgnn.closed_output import ended_quietly
+    from simgnn.process_end import ended_quietly
 
     sys.exit(ended_quietly(main))

@@ -8,24 +8,24 @@
     └── BackendError     a simulation or a run that could not be carried out
 
 Every message says what was got, what was expected and what to do. The command line prints it without a traceback and
-exits with status 2 (``BackendError``: 1). An ``assert`` is for a bug of our own.
+exits with status 2 (``BackendError``: 1). An ``assert`` is for a bug of simgnn itself.
 """
 
 from collections.abc import Sequence
 
 
 class SimgnnError(Exception):
-    """Something that a user can cause and mend."""
+    """An error that a user can cause and fix. ``problems`` holds every fault that was found, one line each."""
 
     exit_status = 2
-
-
-class ConfigError(SimgnnError):
-    """An experiment file or a command line is wrong; ``problems`` holds every fault that was found, one line each."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
         super().__init__("\n".join(self.problems))
+
+
+class ConfigError(SimgnnError):
+    """An experiment file or a command line is wrong."""
 
 
 class GraphError(SimgnnError):
@@ -37,11 +37,7 @@ class HardwareError(SimgnnError):
 
 
 class ProgramError(SimgnnError):
-    """A program breaks a rule of the vocabulary; ``problems`` holds every fault that was found, one line each."""
-
-    def __init__(self, problems: str | Sequence[str]) -> None:
-        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
-        super().__init__("\n".join(self.problems))
+    """A program breaks a rule for its ops and buffers."""
 
 
 class BackendError(SimgnnError):

@@ -1,5 +1,5 @@
-"""What is asked for is refused beyond these, so that a slip of a digit is no wait."""
+"""Upper bounds that catch typing errors before they cost time."""
 
 MAX_RANKS = 65_536
 MAX_PAIRED_RANKS = 8_192
-"""Of a single op whose bytes are told by pairs of ranks: a table of all of them is half a GiB."""
+"""For a single op whose bytes are stated by pairs of ranks: the table of all pairs takes half a GiB."""

@@ -1,4 +1,4 @@
-"""A folder that one process at a time writes to, and one that goes with its process."""
+"""Folders that one process at a time writes to, and temporary folders that are removed when their process has ended."""
 
 import fcntl
 import os
@@ -6,9 +6,8 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from simgnn.errors import ConfigError
 
@@ -17,11 +16,9 @@ LOCK = ".lock"
 
 @contextmanager
 def locked_folder(folder: Path, option: str, otherwise: str = "name another folder") -> Iterator[None]:
-    """Hold ``folder``, which is made where it is not there, and removed again where nothing was put into it.
-
-    The lock ends with the process that holds it, however it ends. Raises :class:`ConfigError` where another process
-    holds it; ``option`` is what named the folder, ``otherwise`` what to do if not wait, for the message.
-    """
+    """Hold ``folder``. It is made if it is not there, and removed again if nothing was put into it. The lock ends with
+    its process. Raises :class:`ConfigError` where another process holds it; the message says which ``option`` named the
+    folder, and what to do instead of waiting (``otherwise``)."""
     path, made = folder / LOCK, not folder.is_dir()
     with _held(path, option, otherwise):
         try:
@@ -34,9 +31,15 @@ def locked_folder(folder: Path, option: str, otherwise: str = "name another fold
 
 @contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """A temporary folder that is removed in the end. Those of processes that were killed are removed first: they are
-    this user's, and their lock is held by nobody."""
-    _sweep(prefix)
+    """A temporary folder that is removed in the end. Folders that killed processes of this user left are removed first:
+    nobody holds their lock."""
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError):  # without a lock, or held: perhaps not ours to remove
+            found = left.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                with (left / LOCK).open("r+") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(left)
     # it gets the name by which it is found only once it is locked
     made = Path(tempfile.mkdtemp(prefix=f".{prefix}"))
     with (made / LOCK).open("w") as file:
@@ -46,19 +49,6 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder)
-
-
-def _sweep(prefix: str) -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        try:
-            found = folder.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-                continue
-            with (folder / LOCK).open("r+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder)
-        except OSError:  # without a lock, or held: perhaps not ours to remove
-            continue
 
 
 @contextmanager
@@ -78,27 +68,19 @@ def _held(path: Path, option: str, otherwise: str) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ConfigError(_in_use(path, file, option, otherwise)) from None
-            if not _is(file, path):
+                file.seek(0)
+                holder = file.read().strip()
+                raise ConfigError(
+                    f"{option}: {path.parent} is in use by {f'process {holder}' if holder else 'another process'}; "
+                    f"wait for it, or {otherwise}"
+                ) from None
+            try:
+                if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    continue
+            except FileNotFoundError:
                 continue  # its last holder has removed it: whoever comes next would lock another one
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
             yield
             return
-
-
-def _is(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _in_use(path: Path, file: IO[str], option: str, otherwise: str) -> str:
-    file.seek(0)
-    holder = file.read().strip()
-    return (
-        f"{option}: {path.parent} is in use by {f'process {holder}' if holder else 'another process'}; wait for it, or "
-        f"{otherwise}"
-    )

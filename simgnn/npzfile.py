@@ -1,21 +1,21 @@
-"""Reading ``.npz`` archives and ``.npy`` arrays that may have been cut off or changed on their way."""
+"""Reads ``.npz`` archives and ``.npy`` arrays that may have been cut off or damaged."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 HEADER_BYTES = 128
-"""A file of no more holds no elements: an empty array cannot be mapped."""
+"""A file that is no larger has no elements; an empty array cannot be mapped."""
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
-    """The array of an ``.npy``, without pickle, or a read-only map of it (``mapped``). Raises ValueError, with the
-    reason, where it cannot be read."""
+    """The array of an ``.npy``, without pickle, or a read-only map of it (``mapped``). Raises ValueError with a
+    reason."""
     try:
-        array = np.load(path, mmap_mode="r" if mapped and path.stat().st_size > HEADER_BYTES else None,
-                        allow_pickle=False)  # fmt: skip
+        mode: Literal["r"] | None = "r" if mapped and path.stat().st_size > HEADER_BYTES else None
+        array = np.load(path, mmap_mode=mode, allow_pickle=False)
     except Exception as error:  # as in read_npz
         raise ValueError(str(error) or type(error).__name__) from error
     if not isinstance(array, np.ndarray):
@@ -32,7 +32,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
             raise ValueError("it is no archive of arrays")
         with archive:
             return {name: np.asarray(archive[name]) for name in archive.files}
-    # no list of kinds is whole: of damage the parser of headers raises TokenError, TypeError or OverflowError, and each
-    # way of compression a kind of its own, LZMAError or ZstdError, that is derived from nothing but Exception
+    # damage makes the parser of headers raise TokenError, TypeError or OverflowError, and each way of compression a
+    # kind of its own, such as LZMAError, that is derived from nothing but Exception
     except Exception as error:
         raise ValueError(str(error) or type(error).__name__) from error

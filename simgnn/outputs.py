@@ -1,4 +1,4 @@
-"""Where results go: a path that a user names is tried before the work begins, so that no work is lost to a bad one."""
+"""Checks the paths that results go to before the work begins, so that no work is lost to a bad path."""
 
 import errno
 import os
@@ -8,27 +8,15 @@ from pathlib import Path
 from simgnn.errors import ConfigError
 
 PATH_FAULTS = frozenset(
-    {
-        errno.EACCES,
-        errno.EEXIST,
-        errno.EINVAL,
-        errno.EISDIR,
-        errno.ELOOP,
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.ENOTEMPTY,
-        errno.EPERM,
-        errno.EROFS,
-        errno.EXDEV,
-    }
-)
-"""Errors that another path mends; a full disk is none of them."""
+    {errno.EACCES, errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
+     errno.ENOTDIR, errno.ENOTEMPTY, errno.EPERM, errno.EROFS, errno.EXDEV}
+)  # fmt: skip
+"""Errors that naming another path fixes; a full disk is none of them."""
 
 
 def named_path(text: str, option: str) -> Path:
-    """The path that a command line names by ``option``. Raises :class:`ConfigError` for an empty one, as a variable of
-    a script that was never set gives: it would be read as the current folder."""
+    """The path that a command line names by ``option``. Raises :class:`ConfigError` for an empty one, such as an unset
+    variable of a script: it would mean the current folder."""
     if not text:
         raise ConfigError(
             f"{option}: got '', expected a path: name one (. is the current folder), or leave the option out"
@@ -37,10 +25,7 @@ def named_path(text: str, option: str) -> Path:
 
 
 def check_output_folder(path: Path, option: str) -> None:
-    """Raise :class:`ConfigError` unless the folder ``path`` can be made, or replaced where it is there.
-
-    ``option`` is what named it, for the message.
-    """
+    """Raise :class:`ConfigError` unless the folder ``path``, which ``option`` names, can be made or replaced."""
     _check(path, option, folder=True)
 
 

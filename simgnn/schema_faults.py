@@ -1,16 +1,17 @@
-"""Faults that pydantic found in a file, as sentences: key path, what was got and expected, the nearest name."""
+"""Turns faults that pydantic found in a file into sentences: key path, what was got and expected, the nearest name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from simgnn.errors import ConfigError
 from simgnn.spelling import nearest
 from simgnn.units import example
 
 UNREADABLE = "unreadable"
-"""Type of a fault that only follows from another one, and is not told."""
+"""Type of a fault that only follows from another one and is not reported."""
 _EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -37,22 +38,29 @@ _BOUNDS = {
 }
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validated(model: type[Model], table: object, label: object) -> Model:
+    """A table, or JSON text, as ``model``. Raises :class:`ConfigError` with every fault, each after ``label``."""
+    try:
+        return model.model_validate_json(table) if isinstance(table, str) else model.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError([f"{label}: {line}" for line in sentences(model, error)]) from None
+
+
 def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
     """One line for each fault of a table that should have become ``model``."""
     lines: list[str] = []
     for fault in error.errors(include_url=False):
-        if fault["type"] == UNREADABLE or _follows(fault):
+        # a list or a table may be too short only because of faults in its entries, which are reported
+        short = fault["type"] == "too_short" and len(fault["input"]) >= fault["ctx"]["min_length"]
+        if fault["type"] == UNREADABLE or short:
             continue
         path = tuple(part for part in fault["loc"] if part != "[key]")
-        where = ".".join(str(part) for part in path)
-        for text in _describe(model, path, dict(fault)).split("\n"):
-            lines.append(f"{where}: {text}" if where else text)
+        where = ".".join(map(str, path))
+        lines += [f"{where}: {text}" if where else text for text in _describe(model, path, dict(fault)).split("\n")]
     return list(dict.fromkeys(lines))
-
-
-def _follows(fault: Mapping[str, Any]) -> bool:
-    """Whether a list or a table is only too short because entries of it are wrong, which is told of them."""
-    return fault["type"] == "too_short" and bool(len(fault["input"]) >= fault["ctx"]["min_length"])
 
 
 def _describe(model: type[BaseModel], path: Sequence[int | str], fault: Mapping[str, Any]) -> str:
@@ -61,8 +69,7 @@ def _describe(model: type[BaseModel], path: Sequence[int | str], fault: Mapping[
         known = _keys(model, path[:-1])
         return f"unknown key{nearest(str(path[-1]), known)}; known keys: {', '.join(known)}"
     if kind == "missing":
-        hint = _tables(model, path)
-        return f"missing{hint}"
+        return f"missing{_expected(model, path)}"
     if kind == "value_error":
         return str(fault["msg"]).removeprefix("Value error, ")
     if kind == "json_invalid":
@@ -87,16 +94,20 @@ def _describe(model: type[BaseModel], path: Sequence[int | str], fault: Mapping[
     return f"got {got}, expected {_EXPECTED.get(kind, fault['msg'])}"
 
 
-def _tables(model: type[BaseModel], path: Sequence[int | str]) -> str:
+def _expected(model: type[BaseModel], path: Sequence[int | str]) -> str:
+    """What a missing key should hold, as the end of a sentence; "" if there is nothing to say."""
     annotation = _annotation(model, path)
     if _is_model(annotation):
-        return f"; expected a table with {', '.join(_required(annotation))}"
+        required = (name for name, field in annotation.model_fields.items() if field.is_required())
+        return f"; expected a table with {', '.join(required)}"
     choices = _choices(annotation)
     if choices:
-        return f"; expected one of {', '.join(repr(choice) for choice in choices)}"
-    unit = next((entry for entry in _metadata(model, path) if hasattr(entry, "dimension")), None)
-    if unit is not None:
-        return f"; expected text such as '{example(unit.dimension)}'"
+        return f"; expected one of {', '.join(map(repr, choices))}"
+    parent = _annotation(model, path[:-1])
+    field = parent.model_fields.get(str(path[-1])) if _is_model(parent) else None
+    for entry in () if field is None else field.metadata:
+        if hasattr(entry, "dimension"):
+            return f"; expected text such as '{example(entry.dimension)}'"
     return ""
 
 
@@ -117,14 +128,8 @@ def _annotation(model: type[BaseModel], path: Sequence[int | str]) -> Any:
     return _unwrap(here)
 
 
-def _metadata(model: type[BaseModel], path: Sequence[int | str]) -> Sequence[Any]:
-    parent = _annotation(model, path[:-1])
-    field = parent.model_fields.get(str(path[-1])) if _is_model(parent) else None
-    return () if field is None else field.metadata
-
-
 def _unwrap(annotation: Any) -> Any:
-    """Without Annotated and without None."""
+    """The annotation without ``Annotated`` and without ``None``."""
     while True:
         arguments = get_args(annotation)
         if hasattr(annotation, "__metadata__"):
@@ -140,10 +145,6 @@ def _keys(model: type[BaseModel], path: Sequence[int | str]) -> tuple[str, ...]:
     if isinstance(here, type) and is_dataclass(here):
         return tuple(field.name for field in fields(here))
     return tuple(here.model_fields) if _is_model(here) else ()
-
-
-def _required(model: type[BaseModel]) -> tuple[str, ...]:
-    return tuple(name for name, field in model.model_fields.items() if field.is_required())
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:

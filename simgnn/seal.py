@@ -1,7 +1,7 @@
 """SHA-256 seals: digests that are stored with files when they are written and compared when they are read.
 
-A file that was damaged or edited in between is recognised by this alone, whatever it holds. A seal protects against
-mishaps, not against forgery: whoever edits a file on purpose can delete or renew the seal.
+This alone recognises a file that was damaged or edited in between. A seal protects against mishaps, not against
+forgery: whoever edits a file on purpose can delete or renew the seal.
 """
 
 import hashlib
@@ -15,8 +15,6 @@ from simgnn.tomlfile import write_atomically
 
 SEAL = "seal.json"
 """The file that holds the digests of a sealed folder: file name relative to the folder -> SHA-256."""
-MOST_NAMED = 3
-"""An error message names at most so many files."""
 
 
 def file_digest(path: Path) -> str:
@@ -36,17 +34,14 @@ def digests_of(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
 
 
 def check_digests(folder: Path, digests: Mapping[str, str], remedy: str) -> None:
-    """Raise :class:`ConfigError` where a file of ``folder`` is missing or has another digest than ``digests`` states.
-
-    ``remedy`` ends the message: what a user can do about it.
-    """
+    """Raise :class:`ConfigError`, which ends with ``remedy``, where a file of ``folder`` is missing or has another
+    digest than ``digests`` states."""
     found = digests_of(folder, [folder / name for name in digests])
     changed = sorted(name for name, digest in digests.items() if found.get(name) != digest)
     if changed:
-        more = f" and {len(changed) - MOST_NAMED} more files" if len(changed) > MOST_NAMED else ""
+        more = f" and {len(changed) - 3} more files" if len(changed) > 3 else ""
         raise ConfigError(
-            f"{folder}: {', '.join(changed[:MOST_NAMED])}{more} changed or went missing after this folder was written; "
-            f"{remedy}"
+            f"{folder}: {', '.join(changed[:3])}{more} changed or went missing after this folder was written; {remedy}"
         )
 
 
@@ -57,10 +52,8 @@ def seal_folder(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def check_seal(folder: Path, remedy: str) -> None:
-    """Raise :class:`ConfigError` where a sealed file of ``folder`` is missing or changed.
-
-    A folder without a seal passes: versions before this one wrote none.
-    """
+    """Raise :class:`ConfigError` where a sealed file of ``folder`` is missing or changed. A folder without a seal
+    passes: earlier versions wrote none."""
     path = folder / SEAL
     if not path.is_file():
         return

@@ -1,9 +1,10 @@
-"""TOML files: loading with the place of every fault, inheritance by ``extends``, overrides, atomic writing."""
+"""TOML files: loads them with the place of every fault, inherits by ``extends``, overrides keys, writes atomically."""
 
 import os
 import tempfile
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,9 @@ def load_toml(path: Path) -> Table:
 
 
 def inherited(path: Path, find: Callable[[str], Path | None], known: Sequence[str] = ()) -> list[Layer]:
-    """The file and all that it extends, ancestors first.
+    """The file and all files that it extends, ancestors first. Raises :class:`ConfigError` for a circle.
 
-    ``extends`` names something that ``find`` knows (a shipped system), or a path relative to the file that says it.
-    Raises :class:`ConfigError` for a parent that is not there and for a circle, with the chain.
+    ``extends`` names something that ``find`` knows (a shipped system), or a path relative to the file.
     """
     layers: list[Layer] = []
     chain: list[Path] = []
@@ -82,11 +82,9 @@ def _parent(label: str, folder: Path, parent: object, find: Callable[[str], Path
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any], choices: Collection[str] = ()) -> Table:
-    """A new table: ``over`` on top of ``base``, table by table.
-
-    A top-level table named in ``choices`` holds the options of its ``kind``: where ``over`` picks another kind, the
-    options of the old one are dropped instead of merged.
-    """
+    """A new table: ``over`` on top of ``base``, table by table. A top-level table named in ``choices`` holds the
+    options of its ``kind``: where ``over`` picks another kind, the options of the old one are dropped instead of
+    merged."""
     merged: Table = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -104,19 +102,14 @@ def parse_override(text: str) -> Table:
     parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
         raise ConfigError(f"--set {text}: got no 'key=value', expected for example --set train.epochs=20")
-    table: Table = {parts[-1]: parse_value(value.strip())}
-    for part in reversed(parts[:-1]):
-        table = {part: table}
-    return table
-
-
-def parse_value(text: str) -> Any:
-    """A TOML value; a bare word is a string."""
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    return parsed["value"] if len(parsed) == 1 else text
+    parsed: Any = value.strip()
+    with suppress(tomllib.TOMLDecodeError):
+        table = tomllib.loads(f"value = {parsed}")
+        parsed = table["value"] if len(table) == 1 else parsed
+    for part in reversed(parts):
+        parsed = {part: parsed}
+    nested: Table = parsed
+    return nested
 
 
 def leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -1,8 +1,7 @@
-"""Quantities with units: text such as "22.7 GB/s" to an SI number and back, exactly.
+"""Quantities with units: converts text such as "22.7 GB/s" to an SI number and back, exactly.
 
-A number without a unit is refused: 400 may be bits or bytes, and a profile that guesses cannot be trusted. Inside the
-package all numbers are SI: bytes, seconds, watts. Decimal prefixes are powers of 1000 (kB, MB), binary ones powers of
-1024 (KiB, MiB); bits count an eighth of a byte.
+A number without a unit is rejected: 400 may be bits or bytes. Inside the package all numbers are SI: bytes, seconds,
+watts. Decimal prefixes are powers of 1000 (kB, MB), binary ones of 1024 (KiB, MiB); a bit is an eighth of a byte.
 """
 
 import math
@@ -13,7 +12,6 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from simgnn.errors import ConfigError
 from simgnn.spelling import nearest
 
 _DECIMAL = {"": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
@@ -46,35 +44,28 @@ _DIMENSIONS: Mapping[str, Scales] = MappingProxyType(
         "ratio": {"%": Decimal("0.01")},
     }
 )
-_EXAMPLES = {
-    "bytes": "80 GiB",
-    "bytes/s": "22.7 GB/s",
-    "s": "25 us",
-    "W": "300 W",
-    "flop/s": "19.5 Tflop/s",
-    "Hz": "2.5 GHz",
-    "ratio": "3 %",
+_WORDS = {
+    "bytes": ("a size", "80 GiB"),
+    "bytes/s": ("a bandwidth", "22.7 GB/s"),
+    "s": ("a time", "25 us"),
+    "W": ("a power", "300 W"),
+    "flop/s": ("a rate of arithmetic", "19.5 Tflop/s"),
+    "Hz": ("a frequency", "2.5 GHz"),
+    "ratio": ("a share in percent", "3 %"),
 }
+"""What a quantity of each dimension is called, and an example."""
 _RECIPROCALS = {"s/flop": "flop/s", "s/B": "bytes/s"}
 """Costs that may also be written as a rate: "20 GB/s" is "50 ps/B"."""
 
 
-def parse_quantity(text: object, dimension: str, *, key: str = "value") -> float:
+def parse(text: object, dimension: str) -> float:
     """The SI number of a quantity with its unit.
 
     ``dimension``: "bytes", "bytes/s" (bits are converted), "s", "W", "flop/s", "Hz", "ratio" (percent), a count such as
-    "edges", or a cost "s/<thing>" such as "s/B". Raises :class:`ConfigError`, naming ``key``, for a bare number, an
-    unknown unit, a negative or an infinite number.
+    "edges", or a cost "s/<thing>" such as "s/B". Raises ValueError, with what was got and expected, for a bare number,
+    an unknown unit, a negative or an infinite number.
     """
-    try:
-        return parse(text, dimension)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from None
-
-
-def parse(text: object, dimension: str) -> float:
-    """:func:`parse_quantity` without a key: a ``ValueError`` says what was got and what was expected."""
-    expected = f"expected {_article(dimension)} with its unit, such as '{example(dimension)}'"
+    expected = f"expected {_describe(dimension)[0]} with its unit, such as '{example(dimension)}'"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"got {_shown(text)}, {expected}")
     if not isinstance(text, str):
@@ -110,11 +101,8 @@ def _convert(number: Decimal, unit: str, dimension: str, text: str) -> float:
 
 
 def format_quantity(value: float, dimension: str) -> str:
-    """Text that :func:`parse_quantity` reads back as exactly ``value`` (finite, not negative).
-
-    Sizes with at most two decimals in binary units are written so ("35.75 MiB"); others in the largest decimal unit
-    that is not above them.
-    """
+    """Text that :func:`parse` reads back as exactly ``value`` (finite, not negative). Sizes with at most two decimals
+    in binary units are written so ("35.75 MiB"), others in the largest decimal unit that is not above them."""
     assert 0 <= value < math.inf, f"{value} is not a quantity"
     exact = Decimal(repr(float(value)))
     scales = units(dimension)
@@ -123,23 +111,16 @@ def format_quantity(value: float, dimension: str) -> str:
             hundredths = value * 100 / 2**power
             if 2**power <= value < 2 ** (power + 10) and hundredths % 1 == 0:
                 return f"{hundredths / 100:g} {prefix}B"
-    choices = sorted((scale, unit) for unit, scale in scales.items() if _is_written(unit, dimension))
-    scale, unit = choices[0]
-    for larger, name in choices:
-        if exact >= larger:
-            scale, unit = larger, name
-    if not exact:
-        scale, unit = next((entry for entry in choices if entry[0] == 1), choices[0])
+    # one spelling a scale, decimal prefixes, no bits, no minutes
+    unused = ("bit/s", "iB", "iB/s", "min", "h")
+    names = [unit for unit in scales if unit.isascii() and not unit.endswith(unused)]
+    names = [dimension] if dimension in COUNTS else names
+    choices = sorted((scales[unit], unit) for unit in names)
+    fitting = [entry for entry in choices if (entry[0] <= exact if exact else entry[0] == 1)]
+    scale, unit = fitting[-1] if fitting else choices[0]
     number = (exact / scale).normalize()
     text = f"{number:f}" if -6 < number.adjusted() < 15 else f"{number:e}"
     return f"{text} {unit}"
-
-
-def _is_written(unit: str, dimension: str) -> bool:
-    """Whether a unit is used in output: one spelling a scale, decimal prefixes, no bits, no minutes."""
-    if dimension in COUNTS:
-        return unit == dimension
-    return unit.isascii() and not (unit.endswith(("bit/s", "iB", "iB/s")) or unit in ("min", "h"))
 
 
 @cache
@@ -161,28 +142,19 @@ def cost_of(unit: str) -> str:
 
 def example(dimension: str) -> str:
     """A quantity of a dimension as a file writes it."""
-    if dimension in _EXAMPLES:
-        return _EXAMPLES[dimension]
-    return f"25 ns/{dimension[2:]}" if dimension.startswith("s/") else f"16 {dimension}"
+    return _describe(dimension)[1]
+
+
+def _describe(dimension: str) -> tuple[str, str]:
+    """What a quantity of a dimension is called, and an example."""
+    if dimension in _WORDS:
+        return _WORDS[dimension]
+    thing = dimension.removeprefix("s/")
+    return (f"a number of {thing}", f"16 {thing}") if thing == dimension else (f"a cost per {thing}", f"25 ns/{thing}")
 
 
 def _singular(noun: str) -> str:
     return {"vertices": "vertex", "passes": "pass"}.get(noun, noun.removesuffix("s"))
-
-
-def _article(dimension: str) -> str:
-    words = {
-        "bytes": "a size",
-        "bytes/s": "a bandwidth",
-        "s": "a time",
-        "W": "a power",
-        "flop/s": "a rate of arithmetic",
-        "Hz": "a frequency",
-        "ratio": "a share in percent",
-    }
-    if dimension in words:
-        return words[dimension]
-    return f"a cost per {dimension[2:]}" if dimension.startswith("s/") else f"a number of {dimension}"
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,5 @@
-"""``python -m tools.count_published``: what a ``published`` suite assumes of graphs that are not here, counted
-on graphs that are: reuse of rows, balance of METIS partitions; and partitions of a graph that it names.
-"""
+"""``python -m tools.count_published``: counts on graphs what a ``published`` suite assumes of graphs that are not here:
+how often rows are read again, the balance of METIS partitions, and the partitions of a graph that it names."""
 
 import argparse
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import tomli_w
 from numpy.typing import NDArray
 
 from simgnn.errors import SimgnnError
@@ -17,13 +17,9 @@ from simgnn.graph.load import load_graph
 from simgnn.graph.locality import reuse_profile
 from simgnn.partition.partition import partitioned
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.partition.statistics.quality import over_mean
+from simgnn.partition.statistics.partition_stats import PartitionStats, over_mean
 from simgnn.policy import Partitioner
 from simgnn.registry import shipped
-
-SMALLEST_SHARE = 10
-"""Shares of a graph's rows are powers of two, from 2 to the minus this on."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,10 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _toml(graphs: Sequence[Path], ranks: Sequence[int], partition: Path | None) -> str:
-    import tomli_w
-
     loaded = [load_graph(str(path)) for path in graphs]
-    shares = np.exp2(np.arange(-SMALLEST_SHARE, 1, dtype=np.float64))
+    shares = np.exp2(np.arange(-10, 1, dtype=np.float64))
     counted = [
         {
             "graph": path.stem,
@@ -54,13 +48,12 @@ def _toml(graphs: Sequence[Path], ranks: Sequence[int], partition: Path | None) 
         }
         for path, graph in zip(graphs, loaded, strict=True)
     ]
-    table: dict[str, Any] = {"reuse": {"shares": shares.tolist(), "of": counted}}
-    edges, halo = {}, {}
+    balance: dict[str, dict[str, float]] = {"edges": {}, "halo": {}}
     for each in ranks:
         found = [divided(graph, each) for graph in loaded]
-        edges[str(each)] = round(float(np.median([over_mean(stats.edges) for stats in found])), 3)
-        halo[str(each)] = round(float(np.median([over_mean(stats.halo_rows()) for stats in found])), 3)
-    table["balance"] = {"edges": edges, "halo": halo}
+        for name, values in (("edges", [s.edges for s in found]), ("halo", [s.halo_rows() for s in found])):
+            balance[name][str(each)] = round(float(np.median([over_mean(value) for value in values])), 3)
+    table: dict[str, Any] = {"reuse": {"shares": shares.tolist(), "of": counted}, "balance": balance}
     if partition is not None:
         graph = load_graph(str(partition))
         table["counted"] = {str(each): _counted(divided(graph, each)) for each in ranks}
@@ -73,8 +66,8 @@ def degree(graph: Graph) -> float:
 
 
 def reread_hits(graph: Graph, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of a row's reads after its first that find it among the rows read last, where these are ``shares`` of all
-    rows that are read; edges in the order in which one aggregation over the whole graph reads them."""
+    """Share of the repeated reads of a row that find it among the rows read last, where these are ``shares`` of all
+    rows that are read. Edges are read in the order of one aggregation over the whole graph."""
     profile = reuse_profile(graph.csr)
     rows = shares * np.count_nonzero(np.bincount(graph.csr.indices, minlength=graph.vertices))
     found = np.interp(np.log2(np.maximum(rows, 1.0)), np.arange(len(profile)), profile / profile[-1])
@@ -82,7 +75,7 @@ def reread_hits(graph: Graph, shares: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def divided(graph: Graph, ranks: int) -> PartitionStats:
-    """Statistics of METIS' parts of equally many vertices, on one host."""
+    """Statistics of a METIS partition with equally many vertices a rank, on one host."""
     hosts, metis = np.zeros(ranks, dtype=np.int64), cast(Partitioner, shipped("partition")["metis"]())
     return partition_stats(graph, partitioned(metis, graph, hosts, 0), hosts, "none")
 

@@ -1,8 +1,9 @@
-"""``python -m tools.fit_nccl GPU``: measured NCCL tables in, collectives of a profile or held-out errors out.
+"""``python -m tools.fit_nccl GPU``: fits the collectives of a profile to measured NCCL tables, or prints held-out
+errors.
 
-The entries have the form of :class:`simgnn.hardware.profile.communication.Collective`. What holds for all rank counts
-is a law, the rest is one curve a table. Rank counts that were not measured are carried over from the mean of the
-tables' curves; tables whose rank count is left out show how far that misses.
+The printed entries are :class:`simgnn.hardware.profile.communication.Collective`. What holds for all rank counts is a
+law, the rest is one curve a table. Rank counts that were not measured take the mean of the tables' curves; tables whose
+rank count is left out show how far that is off.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points, Stri
 
 
 def fit_machine(tables: Sequence[Table], gpu: str, across_hosts: bool) -> Fitted:
-    """All-reduces of one machine, inside a host and, if asked for, across hosts, by scope, rank count and algorithm."""
+    """The all-reduces of one machine inside a host, and optionally across hosts, by rank count and algorithm."""
     mine = [table for table in tables if table.gpu == gpu]
     scopes = ("host", "cluster") if across_hosts else ("host",)
     if not any(table.collective == "all_reduce" and table.scope in scopes for table in mine):
@@ -53,8 +54,7 @@ def fit_machine(tables: Sequence[Table], gpu: str, across_hosts: bool) -> Fitted
 
 
 def with_carried_spread(entries: Sequence[Collective], tables: Sequence[Table], scope: str) -> list[Collective]:
-    """Entries of several rank counts with the spread at others, by size: what tables whose rank count is left out are
-    missed by."""
+    """Entries of several rank counts with their spread at others, by size: the errors on tables that are left out."""
     mine = [table for table in tables if (table.collective, table.scope) == ("all_reduce", scope)]
     if len({table.ranks for table in mine}) < 2:
         return list(entries)
@@ -70,31 +70,30 @@ def with_carried_spread(entries: Sequence[Collective], tables: Sequence[Table], 
 
 def predict_left_out(tables: Sequence[Table], table: Table) -> Floats:
     """Seconds [n] of a table's sizes by the all-reduces of its machine that have another rank count."""
-    rest = [one for one in tables if one.gpu == table.gpu]
-    rest = [one for one in rest if one.collective != "all_reduce" or one.ranks != table.ranks]
+    own = [one for one in tables if one.gpu == table.gpu]
+    rest = [one for one in own if one.collective != "all_reduce" or one.ranks != table.ranks]
     mine = [one for one in rest if (one.collective, one.scope) == ("all_reduce", table.scope)]
     if not mine:
         raise HardwareError(f"{table.name}: no other rank count of its machine and scope to predict it from")
     fitted = fit_scope(mine, fit_law(rest, table.scope))
     message = Message(floor=Duration.of(0.0, "assumed"))
     backend = Backend(message=message, collectives=fitted.entries, choices=fitted.choices)
-    seconds = []
+
+    def seconds(entry: Collective, nbytes: float) -> float:
+        assert entry.hop is not None
+        hopping = hops(entry, table.ranks, nbytes) * entry.hop.value
+        return entry.floor.value + hopping + bus_seconds(entry, table.ranks, table.ranks_per_host, nbytes)
+
+    predicted = []
     for nbytes in table.nbytes.tolist():
         chosen, exact = choose_collective(backend, "nccl", "allreduce", table.ranks, table.scope == "cluster", nbytes)
         parts = joined(backend, chosen, exact, nbytes)
-        seconds.append(sum(share * _alone(entry, table, nbytes) for entry, share in parts))
-    return np.array(seconds)
-
-
-def _alone(entry: Collective, table: Table, nbytes: float) -> float:
-    """Seconds of a call of a table's group by one entry."""
-    assert entry.hop is not None
-    hopping = hops(entry, table.ranks, nbytes) * entry.hop.value
-    return entry.floor.value + hopping + bus_seconds(entry, table.ranks, table.ranks_per_host, nbytes)
+        predicted.append(sum(share * seconds(entry, nbytes) for entry, share in parts))
+    return np.array(predicted)
 
 
 def fit_messages(table: Table) -> tuple[Duration, Bandwidth, Points]:
-    """Of single messages between two ranks: the floor, the best rate, and the share of it that each size reaches."""
+    """The floor of single messages between two ranks, their best rate, and the share of it that each size reaches."""
     if table.collective != "send_recv":
         raise HardwareError(f"{table.name}: got the collective '{table.collective}', expected 'send_recv'")
     floor = 0.9 * float(table.seconds.min())
@@ -115,9 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print TOML for a profile, or with ``--score`` the held-out errors; exit status 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m tools.fit_nccl", description=__doc__)
     parser.add_argument("gpu", help="machine of the tables, such as a100")
-    parser.add_argument(
-        "--tables", type=Path, help="folder of the CSV tables (default: measured/nccl beside SIMGNN_DATA)"
-    )
+    default = "default: measured/nccl beside SIMGNN_DATA"
+    parser.add_argument("--tables", type=Path, help=f"folder of the CSV tables ({default})")
     parser.add_argument("--across-hosts", action="store_true", help="groups across hosts too")
     parser.add_argument("--score", metavar="PROFILE", help="print held-out errors instead; a profile with the topology")
     chosen = parser.parse_args(arguments)
@@ -185,11 +183,9 @@ def _inline(value: object) -> str:
 def _scores(gpu: str, name: str, tables: Sequence[Table], across_hosts: bool) -> str:
     mine = [table for table in tables if table.gpu == gpu and (across_hosts or table.scope == "host")]
     profile = load_profile(name)
+    scores = {"sizes held out": interpolation(profile, mine), "rank count held out": left_out({gpu: profile}, mine)}
     lines = []
-    for title, found in (
-        ("sizes held out", interpolation(profile, mine)),
-        ("rank count held out", left_out({gpu: profile}, mine)),
-    ):
+    for title, found in scores.items():
         lines += [f"{title}: {_line(score)}" for score in found]
         lines.append(f"{title}: mean of all rows {np.mean(np.concatenate([score.errors for score in found])):.1%}")
     return "\n".join(lines)

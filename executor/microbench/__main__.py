@@ -10,7 +10,7 @@ from executor.launch.launcher import environment_of, run_together
 from executor.launch.startup import lasting_imports
 from executor.memory.allocator import tune_allocator
 from executor.world.environment import LAUNCHER, follow_launcher
-from simgnn.parent_watch import follow_starter
+from simgnn.process_end import follow_starter
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -30,8 +30,7 @@ from simgnn.policies.placement.store import (
 from simgnn.policy import PolicyContext
 from simgnn.record.batches import CACHED, HIT, LOCAL, NOBODY, PULLED
 from simgnn.sampling.fetches.fetch_lists import Gather, gather
-from simgnn.sampling.fetches.fetch_plan import FetchPlan
-from simgnn.sampling.fetches.refill import Refill, refill_of
+from simgnn.sampling.fetches.fetch_plan import FetchPlan, Refill, refill_of
 from simgnn.sampling.fetches.remote_rows import Sources
 
 Rows = torch.Tensor

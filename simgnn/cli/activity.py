@@ -1,11 +1,13 @@
-"""``--activity RUNDIR``: the decisions that a simulation replays."""
+"""Finds the decisions that a simulation replays (``--activity RUNDIR``)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from simgnn.analysis.replay.activity import Replay, read_recording, replay
 from simgnn.analysis.replay.recorded_run import (
     HOIST,
     WHOLE,
+    Difference,
     RecordedPlan,
     different_experiment,
     graph_differences,
@@ -19,7 +21,6 @@ from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.planner.directory import differences
 from simgnn.planner.prepare import Prepared
-from simgnn.policy import Policy
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import Accuracy
 from simgnn.tomlfile import leaves
@@ -34,23 +35,21 @@ UNNAMED = (
 def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
     """The accuracy that the run in ``root`` reached.
 
-    Raises :class:`ConfigError` where the run did not end well, its files changed since, or ``experiment`` states other
-    policies than it had: checks that take no graph and no plan.
+    Raises :class:`ConfigError` where the run failed, its files changed since, or ``experiment`` states other policies
+    than it had. These checks need no graph and no plan.
     """
     result = recorded_result(root)
     stated = stated_differences(differences(experiment, root), recorded_plan(root).resolved)
-    faults, _ = different_experiment(stated, root, _policies(experiment), _irrelevant(experiment))
-    if faults:
-        raise ConfigError(faults)
+    _check_same(stated, root, experiment, _irrelevant(experiment))
     return tuple(result.accuracy or ())
 
 
 def find_activity(prepared: Prepared, root: Path | None) -> Replay:
-    """The decisions of the run in ``root`` for this experiment, those that follow from the policy alone, and the
-    accuracy that the run reached.
+    """The decisions of the run in ``root`` for this experiment, those that the policy alone determines, and the run's
+    accuracy.
 
     Raises :class:`ConfigError` where decisions are needed and no run is named, where the run is of another experiment,
-    or did not end well.
+    or failed.
     """
     experiment, program = prepared.experiment, prepared.planned.program
     scheduled = experiment.freshness.scheduled(program, experiment.train.epochs)
@@ -81,26 +80,17 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
         elsewhere = not same and not (full and _exact(experiment))
         told = (ELSEWHERE.format(name, there.file.ranks), *unnamed) if elsewhere else ()
         return Replay(activity=scheduled, transferred=elsewhere, notes=told, run=name, accuracy=accuracy)
-    found = replay(
-        recording,
-        program,
-        frozenset(wanted),
-        digests,
-        experiment.train.epochs,
-        experiment.seed,
-        experiment.freshness.thresholds,
-    )
+    epochs, thresholds = experiment.train.epochs, experiment.freshness.thresholds
+    found = replay(recording, program, frozenset(wanted), digests, epochs, experiment.seed, thresholds)
     kept = () if notes else accuracy  # what learned something else reached another one
     moved = (*((ELSEWHERE.format(name, there.file.ranks),) if kept else ()), *unnamed) if found.transferred else ()
     told = (*found.notes, *moved, *notes)
-    return Replay(
-        activity={**found.activity, **scheduled}, transferred=found.transferred, notes=told, run=name, accuracy=kept
-    )
+    return Replay({**found.activity, **scheduled}, found.transferred, notes=told, run=name, accuracy=kept)
 
 
 def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irrelevant: frozenset[str]) -> list[str]:
-    """Notes on what the run in ``root`` learned differently from this experiment; :class:`ConfigError` where planning
-    chose other policies for it."""
+    """Notes on what the run in ``root`` learned differently from this experiment. Raises :class:`ConfigError` where
+    planning chose other policies for it."""
     experiment, origin = prepared.experiment, prepared.stats.origin
     stated = {".".join(path): value for path, value in leaves(experiment.to_table())}
     # the kinds of policies, on which choices depend, are those of the record by now (check_run)
@@ -112,23 +102,27 @@ def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irre
     found = planned_differences(differences(experiment, root), stated, there.resolved, prepared.planned.resolved)
     graph = None if origin is None else origin.graph
     found = graph_differences(found, experiment.graph.source, there.file.graph_digest, graph)
-    faults, notes = different_experiment(found, root, _policies(experiment), irrelevant)
+    return _check_same(found, root, experiment, irrelevant)
+
+
+def _check_same(
+    found: Sequence[Difference], root: Path, experiment: Experiment, irrelevant: frozenset[str]
+) -> list[str]:
+    """Notes on differences that change what is learned; :class:`ConfigError` where one makes another experiment."""
+    policies = {slot: type(getattr(experiment, slot)) for slot in SLOTS}
+    faults, notes = different_experiment(found, root, policies, irrelevant)
     if faults:
         raise ConfigError(faults)
     return notes
 
 
-def _policies(experiment: Experiment) -> dict[str, type[Policy]]:
-    return {slot: type(getattr(experiment, slot)) for slot in SLOTS}
-
-
 def _irrelevant(experiment: Experiment) -> frozenset[str]:
-    """Keys that do not change what this experiment learns, except for rounding."""
+    """Keys of the experiment that change what it learns by rounding at most."""
     return frozenset({"communication.rows", "model.order", "model.hoist"} if _exact(experiment) else ())
 
 
 def _exact(experiment: Experiment) -> bool:
-    """Whether training on the full graph learns the same on any partition, except for rounding: no row is stale or
-    encoded, no rank clips its own gradients, and no layer draws random numbers."""
+    """Whether training on the full graph learns the same on any partition but for rounding: no row is stale or encoded,
+    no rank clips its own gradients, and no layer draws random numbers."""
     fresh = experiment.freshness.exact and not experiment.codec.encodes
     return fresh and not experiment.train.clip_norm and experiment.model.built_in

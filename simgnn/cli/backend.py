@@ -1,16 +1,14 @@
-"""The commands' own work, as a study needs it: calibrate, prepare, predict and run the cases of a suite."""
+"""The work of the commands as a study needs it: calibrate, prepare, predict and run the cases of a suite."""
 
 import hashlib
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from simgnn.cli.commands.calibrate import calibrate
-from simgnn.cli.executor_process import check_executor, start_executor
-from simgnn.cli.predict import check_declared, predict
-from simgnn.cli.profiles import ChosenProfile
+from simgnn.cli.calibration import calibrate
+from simgnn.cli.executor_process import call_testbed, check_ended, check_executor, start_executor, start_testbed
+from simgnn.cli.predict import ChosenProfile, check_declared, predict
 from simgnn.cli.tables.console import Reporter
-from simgnn.cli.testbed import call_testbed, check_ended, start_testbed
 from simgnn.cli.train import write_run
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
@@ -25,7 +23,7 @@ from simgnn.study.validate.drift_check import canary_seconds
 
 
 class CommandBackend:
-    """The commands' own work, as a study needs it (:class:`simgnn.study.backend.Backend`)."""
+    """Implements :class:`simgnn.study.backend.Backend`, where each method is explained."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -33,20 +31,17 @@ class CommandBackend:
         self._holders: dict[Path, subprocess.Popen[str]] = {}
 
     def tell(self, text: str) -> None:
-        """A line of progress."""
         self._reporter.stage(text)
 
     def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
-        """``simgnn calibrate``."""
-        calibrate(out, quick=quick, ranks=ranks, reporter=self._reporter, passes=passes)
+        calibrate(out, quick, ranks, self._reporter, passes)
 
     def declare(self, testbed: Path, base: Path, out: Path, measure_load: bool = False) -> None:
-        """``executor testbed profile``; ``measure_load``: with what was measured inside."""
+        """``measure_load``: also measure loads inside the testbed."""
         words = ["--measure-load"] if measure_load else []
         call_testbed("profile", str(testbed), "--base", str(base), "--out", str(out), *words)
 
-    def check(self, experiment: Experiment) -> frozenset[str]:
-        """``simgnn run --prepare`` and the beginning of ``simgnn simulate``, nothing kept but the caches."""
+    def check(self, experiment: Experiment) -> None:
         prepared = prepare(experiment, need_graph=True)
         check_declared(prepared)
         program = prepared.planned.program
@@ -56,10 +51,8 @@ class CommandBackend:
                 "only training produces; expected one that needs no record of a run: nothing measured may flow into a "
                 "prediction"
             )
-        return frozenset(work.primitive for _, op in program.ops for work in op.work)
 
     def prepare(self, experiment: Experiment, out: Path) -> Counted:
-        """``simgnn run --prepare``."""
         check_executor()
         prepared = prepare(experiment, need_graph=True)
         assert experiment.hardware.profile is not None
@@ -67,7 +60,6 @@ class CommandBackend:
         return Counted.of(prepared)
 
     def predict(self, experiment: Experiment, profile: Profile, counted: Path | None = None) -> Predicted:
-        """``simgnn simulate``."""
         prediction = predict(experiment, self._quiet, ChosenProfile(profile, profile.meta.name, False), counted=counted)
         threads = experiment.hardware.threads_per_rank
         hosts = prediction.prepared.experiment.rank_hosts()
@@ -75,12 +67,11 @@ class CommandBackend:
         return Predicted(prediction.result, prediction.simulation.program, machine)
 
     def check_testbed(self) -> None:
-        """``executor testbed status``: 1 says that none is up."""
-        call_testbed("status", fine=(0, 1))
+        call_testbed("status", fine=(0, 1))  # 1: none is up
 
     def up(self, testbed: Path) -> None:
-        """``executor testbed up --hold``: a process of its own takes it down, also when this one is killed."""
         said = []
+        # a process of its own takes the testbed down, also when this one is killed
         holder = start_testbed("up", str(testbed), "--hold", *_named(testbed), holds=True)
         assert holder.stdout is not None
         try:
@@ -95,15 +86,13 @@ class CommandBackend:
         check_ended(holder, "".join(said), "up")
 
     def down(self, testbed: Path) -> None:
-        """The end of what holds it; what that leaves, if it was killed, is removed."""
         holder = self._holders.pop(testbed)
         said, _ = holder.communicate()
-        if holder.returncode:
+        if holder.returncode:  # it was killed: remove what it left
             call_testbed("down", str(testbed), "--orphaned", *_named(testbed))
             self.tell(f"what held the testbed ended with status {holder.returncode}; it is removed\n{said}".rstrip())
 
     def run(self, directory: Path, testbed: Path | None) -> Result:
-        """``executor run``, here or in a testbed."""
         if testbed is None:
             start_executor(directory, [], lambda line: None)
         else:
@@ -111,12 +100,10 @@ class CommandBackend:
         return read_result(RunDirectory(directory).result)
 
     def canary(self) -> float:
-        """The reference work."""
         return canary_seconds()
 
 
 def _named(testbed: Path) -> list[str]:
-    """What gives a testbed another name than others of this machine, the same in each call: that of its file's folder.
-    One that was left there when all was killed is then found again."""
+    """The option that names a testbed after the folder of its file, so that one that was left is found again."""
     folder = str(testbed.resolve().parent)
     return ["--name", f"validate-{hashlib.sha256(folder.encode()).hexdigest()[:10]}"]

@@ -1,4 +1,4 @@
-"""Starting our executor and following it: simgnn itself never imports it."""
+"""Starts the executor and its testbed as processes and follows their output; simgnn never imports them."""
 
 import importlib.util
 import os
@@ -7,32 +7,33 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import simgnn
 from simgnn.errors import BackendError, ConfigError
-from simgnn.parent_watch import with_lifeline
+from simgnn.process_end import with_lifeline
 
 PACKAGE = "executor"
 GRACE_S = 15.0
-"""How long ranks may take to end after an interruption before they are killed."""
+"""Ranks that have not ended so long after an interruption are killed."""
 REASON = "executor: error: "
-"""How the executor begins the line that says why it failed."""
+"""Begins the line in which the executor says why it failed."""
 EPOCH_LINE = re.compile(r"\bepoch (\d+)/(\d+)\b(.*)")
 
 
 def check_executor() -> None:
-    """Raise :class:`BackendError` unless ``python -m executor``, started here, would start the one of this simgnn.
-
-    An unrelated package on PyPI has the same import name, and a folder of that name may lie in the working directory.
-    """
+    """Raise :class:`BackendError` unless ``python -m executor``, started here, would start the one of this simgnn: a
+    package on PyPI has the same name, and so may a folder in the working directory."""
     ours = Path(simgnn.__file__).resolve().parent.parent / PACKAGE
     # python -m looks in the working directory first
-    found = PathFinder.find_spec(PACKAGE, [str(Path.cwd())]) or importlib.util.find_spec(PACKAGE)
-    where = _location(found)
-    if where is None:
+    spec = PathFinder.find_spec(PACKAGE, [str(Path.cwd())]) or importlib.util.find_spec(PACKAGE)
+    places = () if spec is None else (*(spec.submodule_search_locations or ()), spec.origin)
+    place = next(filter(None, places), None)
+    if place is None:
         raise BackendError(f"run: the package '{PACKAGE}' was not found; expected it at {ours}: install simgnn again")
+    where = Path(place).resolve()
     if where != ours:
         raise BackendError(
             f"run: got the package '{PACKAGE}' at {where}, expected simgnn's own at {ours}: another package has the "
@@ -40,24 +41,15 @@ def check_executor() -> None:
         )
 
 
-def _location(spec: ModuleSpec | None) -> Path | None:
-    if spec is None:
-        return None
-    if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations))).resolve()
-    return None if spec.origin is None else Path(spec.origin).resolve()
-
-
 def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], None]) -> None:
-    """Run ``python -m executor run DIR`` to its end, each line of its output told as it comes.
+    """Run ``python -m executor run DIR`` to its end; ``tell`` gets each line of its output as it comes.
 
-    Raises :class:`ConfigError` where what it was given is wrong, :class:`BackendError` when it fails otherwise.
-    Interrupted, it ends all ranks before it returns; they end, too, when this process is killed.
+    Raises :class:`ConfigError` for wrong input, :class:`BackendError` when training fails otherwise. An interruption
+    ends all ranks before this returns; they also end when this process is killed.
     """
     check_executor()
     command = [sys.executable, "-m", PACKAGE, "run", str(directory), *arguments]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = start_session(command, environment)
+    process = start_session(command, {**os.environ, "PYTHONUNBUFFERED": "1"})
     assert process.stdout is not None
     last: list[str] = []
     reason = ""
@@ -81,9 +73,12 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
 
 
 def start_session(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
-    """Start a command that leads a session, so that one signal reaches its ranks too; what it prints, on either stream,
-    is one pipe of text. End it with :func:`end_session`. It ends by itself when this process dies
-    (:mod:`simgnn.parent_watch`)."""
+    """Start a command that leads a session, so that one signal reaches its ranks too; both its output streams are one
+    pipe of text. End it with :func:`end_session`. It ends by itself when this process dies."""
+    return _start(command, with_lifeline(environment), own_session=True)
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str] | None, own_session: bool) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -91,27 +86,56 @@ def start_session(command: Sequence[str], environment: Mapping[str, str] | None 
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=with_lifeline(environment),
-        start_new_session=True,
+        env=environment,
+        start_new_session=own_session,
     )
 
 
 def end_session(process: "subprocess.Popen[str]") -> None:
-    """End a process that leads a session, and all that it started: politely, and after ``GRACE_S`` not."""
+    """End a process that leads a session and all processes that it started; kill them after ``GRACE_S``."""
     # not SIGINT: what a shell started in its background ignores it, and children inherit that
     for sign in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, sign)
-            process.wait(GRACE_S)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue
-        else:
+        with suppress(subprocess.TimeoutExpired):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, sign)
+                process.wait(GRACE_S)
             return
 
 
 def epoch_of(line: str) -> tuple[int, int, str] | None:
-    """(epochs done, epochs in all, the rest) of a progress line of the executor; None for any other line."""
+    """(epochs done, all epochs, the rest) of a progress line of the executor; None for any other line."""
     found = EPOCH_LINE.search(line)
     return (int(found[1]), int(found[2]), found[3].strip(" :,")) if found else None
+
+
+def call_testbed(*arguments: str, fine: Sequence[int] = (0,)) -> None:
+    """Run ``executor testbed`` to its end; raises with its last lines of output unless its status is ``fine``."""
+    process = start_testbed(*arguments)
+    assert process.stdout is not None
+    try:
+        output = process.stdout.read()  # communicate() would end its standard input, and so the process
+        process.wait()
+    except BaseException:
+        process.terminate()  # it ends its ranks before it ends
+        process.wait()
+        raise
+    check_ended(process, output, arguments[0], fine)
+
+
+def start_testbed(*arguments: str, holds: bool = False) -> "subprocess.Popen[str]":
+    """Start ``executor testbed``. It ends when this process does, unless it ``holds`` a testbed: then it takes care of
+    that itself, and Ctrl-C does not reach it."""
+    check_executor()
+    words = [sys.executable, "-m", "executor", "testbed", *arguments]
+    return _start(words, None if holds else with_lifeline(), own_session=holds)
+
+
+def check_ended(process: "subprocess.Popen[str]", output: str, what: str, fine: Sequence[int] = (0,)) -> None:
+    """Wait for the end of a call of the testbed. Raises :class:`ConfigError` for wrong input, :class:`BackendError` for
+    another failure, with the last lines of its ``output``."""
+    status = process.wait()
+    if status not in fine:
+        last = "\n".join(output.splitlines()[-10:])
+        if status == ConfigError.exit_status:
+            raise ConfigError(last.removeprefix(REASON))
+        raise BackendError(f"testbed {what}: ended with status {status}:\n{last}")

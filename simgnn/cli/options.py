@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and how they become an experiment."""
+"""Arguments and options that several commands share, and the experiment that they describe."""
 
 import os
 import sys
@@ -14,13 +14,26 @@ if TYPE_CHECKING:
     from simgnn.experiment.schema import Experiment
 
 
+def command_group(help: str, **fields: Any) -> typer.Typer:
+    """A group of commands; without a command it prints its help."""
+    return typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        help=help,
+        **fields,
+    )
+
+
 def path_option(name: str, metavar: str, help: str, **fields: Any) -> Any:
-    """An option for ``Annotated[Path | None, ...]``: a file or a folder that a user may name, which is not empty."""
-    return typer.Option(name, metavar=metavar, help=help, parser=_path_of(name), **{"show_default": False, **fields})
+    """An option for ``Annotated[Path | None, ...]`` that names a file or a folder; an empty path is an error."""
+    fields = {"show_default": False, "parser": lambda given: named_path(str(given), name), **fields}
+    return typer.Option(name, metavar=metavar, help=help, **fields)
 
 
 def path_argument(metavar: str, help: str) -> Any:
-    """An argument of a command that names a file or a folder, which is not empty."""
+    """An argument that names a file or a folder; an empty path is an error."""
     return typer.Argument(metavar=metavar, help=help, parser=_path_of(metavar.strip("[]")), show_default=False)
 
 
@@ -74,7 +87,6 @@ def experiment_of(
     hardware: str | None = None,
     trains: bool = True,
 ) -> "Experiment":
-    """The experiment that a command line describes."""
     # loaded when the command runs: its help starts fast
     from simgnn.experiment.load import load_experiment
 

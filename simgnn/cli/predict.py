@@ -1,35 +1,84 @@
-"""From an experiment to a prediction: shared by ``simulate`` and ``demo``."""
+"""From an experiment to a prediction, its result and its run directory, for ``simulate``, ``demo`` and studies."""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from simgnn.analysis.replay.activity import Replay
+from simgnn.analysis.replay.recorded_run import on_clock
 from simgnn.cli.activity import check_run, find_activity
-from simgnn.cli.prediction_result import prediction_result
-from simgnn.cli.profiles import ChosenProfile, choose_profile, default_cluster
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level
+from simgnn.hardware.profile.library import calibration_path
+from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.planner.directory import write_run_directory
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
 from simgnn.program.drain_points import Stops
-from simgnn.record.batches import batch_table, draws_batches
-from simgnn.record.result import Result, write_result
+from simgnn.program.program import Program
+from simgnn.program.storage import program_digest
+from simgnn.record.batches import batch_table, draws_batches, input_rows
+from simgnn.record.energy import sum_of
+from simgnn.record.result import JitterCorrection, RankTimes, Result, environment, versions, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
+from simgnn.record.summary import buffer_bytes
+from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto
 from simgnn.sim.simulate import Simulation, simulate
 from simgnn.sim.spread.intervals import Spread, estimate_spread
-from simgnn.user_code import reported
 
+FALLBACK_PROFILE = "cpu-100gbe-8"
+"""Shipped profile that stands in for a machine that was never calibrated; its result says uncalibrated."""
 TRACE_EPOCHS = 10
 """Epochs that ``trace.perfetto.json`` holds: enough to see, small enough to load at once."""
+NO_CALIBRATION = "this machine was never calibrated, so '{}' stands in for it; run `simgnn calibrate` first"
+BUNDLED = "{} ops send so many messages a round that those between a rank and a host flow as one, at their mean size"
+UNLOADED = (
+    "streams {} talk between hosts at once: that small messages wait behind large ones on a link, and that bytes take "
+    "processor time from work, is not modelled, as the profile states no load of {}; times may be too short"
+)
+TIMED = "time_to_accuracy is the accuracy that the run {} reached after its epochs, at their predicted ends"
+RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here"
+
+
+@dataclass(frozen=True)
+class ChosenProfile:
+    """A profile, its name or path, and whether it is a ``fallback`` for a calibration that was never made."""
+
+    profile: Profile
+    label: str
+    fallback: bool = False
+
+    @property
+    def uncalibrated(self) -> bool:
+        """Whether its times were not measured on the machine that it describes."""
+        return self.fallback or not self.profile.calibrated
+
+
+def known_profile(experiment: Experiment) -> ChosenProfile | None:
+    """The profile that the experiment names, or this machine's last calibration, or None."""
+    named, last = experiment.hardware.profile, calibration_path()
+    if named is not None:
+        return ChosenProfile(load_profile(named), named)
+    return ChosenProfile(load_profile(last), str(last)) if last.is_file() else None
+
+
+def default_cluster(profile: Profile) -> tuple[int, int]:
+    """Hosts and ranks per host of an experiment that names none: all hosts of the profile, with a rank on every device.
+    A machine whose cores are its device gets the largest calibrated number of ranks, a testbed the declared number."""
+    hosts = [host for _, host in profile.topology.host_names()]
+    each = min(sum(placed.count for placed in host.devices) for host in hosts)
+    return len(hosts), profile.usual_ranks(each)
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was simulated, on what, and what came out."""
+    """What was simulated, on which profile, and the result."""
 
     prepared: Prepared
     chosen: ChosenProfile
@@ -46,14 +95,12 @@ def predict(
     counted: Path | None = None,
 ) -> Prediction:
     """Simulate an experiment on its profile (or on ``chosen``), with the decisions of the run in ``activity``, and on
-    batches of the sizes in ``counted``.
-
-    Raises :class:`ConfigError` for layers that declare no cost, and for decisions that no activity tells.
-    """
-    chosen = chosen or choose_profile(experiment)
+    batches of the sizes in ``counted``. Raises :class:`ConfigError` for layers that declare no cost."""
+    chosen = chosen or known_profile(experiment)
+    chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
     if activity is not None:
         check_run(experiment, activity)  # before minutes go into graph and partition
-    check_machine(experiment, chosen)
+    _check_machine(experiment, chosen.profile)
     cluster = default_cluster(chosen.profile)
     prepared = prepare(experiment, default_cluster=cluster, counted=counted, stage=reporter.stage)
     check_declared(prepared)
@@ -76,7 +123,7 @@ def predict(
             schedule=prepared.experiment.schedule,
         )
     spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
-    result = prediction_result(prepared, chosen, simulation, spread, found)
+    result = _result(prepared, chosen, simulation, spread, found)
     return Prediction(prepared, chosen, simulation, spread, result)
 
 
@@ -89,22 +136,22 @@ def check_declared(prepared: Prepared) -> None:
         )
 
 
-def check_machine(experiment: Experiment, chosen: ChosenProfile) -> None:
+def _check_machine(experiment: Experiment, profile: Profile) -> None:
     """Raise :class:`~simgnn.errors.HardwareError` where the profile has no place for the ranks, or no price for drawing
-    batches, before minutes go into graph, partition and batches. What a statistics file says of hosts is left to it."""
+    batches, before minutes go into partition and batches. Statistics files, whose hosts count, come fast anyway."""
     if experiment.graph.source.startswith(STATISTICS):
         return
-    profile, batching = chosen.profile, experiment.sampling
+    sampling = experiment.sampling
     machine = Machine.place(profile, with_default_cluster(experiment, default_cluster(profile)).rank_hosts())
-    if batching is not None:
-        for primitive in {work.primitive for work in batching.drawing(len(batching.fanouts))}:
+    if sampling is not None:
+        for primitive in {work.primitive for work in sampling.drawing(len(sampling.fanouts))}:
             for name in dict.fromkeys(machine.types):
                 choose_level(profile.devices[name], name, primitive, 1, 1)
 
 
 def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> Path:
-    """Write the run directory of a prediction; ``result.json`` comes last, so that what has one is whole. Where memory
-    runs out there is no run, so no table of one."""
+    """Write the run directory of a prediction; ``result.json`` comes last, so that a directory with one is complete.
+    Where memory runs out there is no run, and so no table of one."""
     simulation = prediction.simulation
     run = RunDirectory(write_run_directory(prediction.prepared, out, prediction.chosen.profile, force=force))
     write_table(ops_table(simulation.program), run.ops)
@@ -117,3 +164,120 @@ def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> 
         write_perfetto({"predicted": run.root}, run.perfetto, TRACE_EPOCHS, predictions=["predicted"])
     write_result(prediction.result, run.result)
     return run.root
+
+
+def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, spread: Spread, found: Replay) -> Result:
+    """The result of a prediction with the decisions ``found``; it has no times and no energy where memory runs out."""
+    memory, reserved = simulation.memory, simulation.memory.reserved
+    experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
+    fits = simulation.status == "ok"
+    timed = on_clock(found.accuracy, spread.epoch_s) if fits else []
+    energy = list(simulation.energy) if fits else []
+    batches = batch_table(program, simulation.trace) if fits and draws_batches(program) else None
+    sources = [f"{count} {source}" for source, count in chosen.profile.source_counts().items() if count]
+    return Result(
+        backend="sim",
+        status=simulation.status,
+        message=simulation.message,
+        name=experiment.name,
+        digest=simulation.digest,
+        program_digest=program_digest(program),
+        hardware=chosen.profile.meta.name,
+        seed=experiment.seed,
+        ranks=program.ranks,
+        hosts=len(set(program.hosts)),
+        epochs=experiment.train.epochs,
+        versions=versions(),
+        environment=environment(),
+        **(_times(simulation, spread) if fits else {"epoch_s": [], "epoch_s_median": None}),
+        energy_J=sum_of(energy, "device", "total_J"),
+        energy=energy,
+        payload_epochs=(simulation.payload_epochs[0], simulation.payload_epochs[-1]),
+        bytes_sent=simulation.bytes_sent().tolist(),
+        bytes_sent_first_epoch=simulation.traffic.matrix(0).tolist(),
+        collective_bytes=simulation.sum_by_rank("collective_bytes").tolist(),
+        control_bytes=simulation.sum_by_rank("control_bytes").tolist(),
+        messages=simulation.messages().tolist(),
+        buffer_bytes=buffer_bytes(program),
+        peak_memory_bytes=np.where(memory.gpu, memory.device, memory.both).tolist(),
+        host_memory_bytes=memory.host.tolist() if memory.gpu.all() else None,
+        resident_memory_bytes=reserved.tolist() if reserved is not None and memory.gpu.all() else None,
+        input_rows=None if batches is None else input_rows(batches),
+        accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
+        time_to_accuracy=timed or None,
+        extrapolated=[*prepared.estimated, *simulation.extrapolated],
+        assumed=list(simulation.assumed),
+        transferred=found.transferred,
+        uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
+        synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],
+        notes=[
+            *([NO_CALIBRATION.format(chosen.label)] if chosen.fallback else []),
+            *filter(None, [chosen.profile.assumptions()]),
+            *chosen.profile.limits(),
+            *unmodelled_waiting(program, chosen.profile),
+            *prepared.stats.notes,
+            *([BUNDLED.format(len(simulation.bundled))] if simulation.bundled else []),
+            *([TIMED.format(found.run)] if timed else []),
+            *found.notes,
+        ],
+        confidence={
+            "hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(sources)}",
+            **({"interval": _interval_confidence(spread)} if fits else {}),
+            **({} if reserved is None else {"resident_memory_bytes": RESERVED}),
+        },
+    )
+
+
+def unmodelled_waiting(program: Program, profile: Profile) -> list[str]:
+    """A sentence on the waiting that a profile without loads leaves out, if streams talk between hosts at once."""
+    streams = {op.stream for _, op in program.ops if program.group_of(op) is not None}
+    if len(set(program.hosts)) < 2 or len(streams) < 2:
+        return []
+    links = sorted({edge.link for edge in profile.topology.edges if profile.links[edge.link].load is None})
+    return [UNLOADED.format(" and ".join(sorted(streams)), ", ".join(links))] if links else []
+
+
+def _times(simulation: Simulation, spread: Spread) -> dict[str, Any]:
+    steady = slice(1, None) if len(simulation.epoch_s) > 1 else slice(None)
+    times = {name: getattr(simulation, name) for name in ("compute_s", "wait_s", "comm_total_s", "comm_exposed_s")}
+    for waiting in ("wait_s", "comm_exposed_s"):
+        times[waiting] = np.maximum(times[waiting] + spread.wait_s, 0.0)
+    times = {name: np.median(values[steady], axis=0).tolist() for name, values in times.items()}
+    return {
+        "epoch_s": spread.epoch_s,
+        "epoch_s_median": spread.epoch_s_median,
+        "epoch_s_interval": spread.interval,
+        "jitter": _jitter_correction(simulation, spread),
+        "per_rank": [
+            RankTimes(**dict(zip(times, of_rank, strict=True))) for of_rank in zip(*times.values(), strict=True)
+        ],
+    }
+
+
+def _jitter_correction(simulation: Simulation, spread: Spread) -> JitterCorrection | None:
+    """What jitter adds to the epoch; None where the profile has none."""
+    if not spread.jitter_known:
+        return None
+    waits: dict[str, float] = {}
+    for (_, op), seconds in spread.op_wait_s.items():
+        waits[op] = waits.get(op, 0.0) + seconds
+    return JitterCorrection(
+        epoch_s_median=simulation.epoch_s_median,
+        added_s=spread.epoch_s_median - simulation.epoch_s_median,
+        wait_s=waits,
+        interval_parts=spread.parts,
+    )
+
+
+def _interval_confidence(spread: Spread) -> str:
+    """What the interval of a prediction is based on."""
+    if spread.interval is None:
+        return (
+            f"none: the hardware profile tells the spread of {100 * spread.covered:.0f} % of the time only; measure it "
+            "with `simgnn calibrate`"
+        )
+    jitter = "" if spread.jitter_known else "; jitter was not measured: waiting that it makes is left out"
+    return (
+        f"90 %, log-normal; spread known for {100 * spread.covered:.0f} % of the time; misses of one curve fully "
+        f"correlated, curves independent, one drift for all; coverage not validated here{jitter}"
+    )

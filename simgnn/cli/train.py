@@ -1,11 +1,11 @@
 """Preparing and carrying out a real run: shared by ``run`` and ``demo``."""
 
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 
 from simgnn.cli.executor_process import check_executor, epoch_of, start_executor
-from simgnn.cli.predict import TRACE_EPOCHS
-from simgnn.cli.profiles import default_cluster, known_profile
+from simgnn.cli.predict import TRACE_EPOCHS, default_cluster, known_profile
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
@@ -13,7 +13,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile.profile import Profile
 from simgnn.locks import locked_folder
 from simgnn.partition.local.shards import shard_artifact
-from simgnn.planner.directory import check_free, write_run_directory
+from simgnn.planner.directory import EXPERIMENT_FILE, check_free, differences, write_run_directory
 from simgnn.planner.prepare import Prepared, prepare
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
@@ -23,8 +23,15 @@ from simgnn.report.perfetto import write_perfetto
 def prepare_run(experiment: Experiment, out: Path, reporter: Reporter, force: bool = False) -> Path:
     """Load, partition, plan and write the run directory that the executor starts from."""
     check_executor()
-    prepared, profile = _prepare(experiment, out, reporter, force)
-    return write_run(prepared, profile, out, reporter, force)
+    check_free(out, force)
+    chosen = known_profile(experiment)
+    cluster = None if chosen is None else default_cluster(chosen.profile)
+    if cluster is None and experiment.cluster.ranks_per_host is None:
+        raise ConfigError(
+            "cluster.ranks_per_host: not given, and this machine was never calibrated; expected a number: --ranks 2"
+        )
+    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, stage=reporter.stage)
+    return write_run(prepared, None if chosen is None else chosen.profile, out, reporter, force)
 
 
 def write_run(prepared: Prepared, profile: Profile | None, out: Path, reporter: Reporter, force: bool = False) -> Path:
@@ -37,16 +44,19 @@ def write_run(prepared: Prepared, profile: Profile | None, out: Path, reporter: 
     return write_run_directory(prepared, out, profile, shards=shards.path, force=force)
 
 
-def _prepare(experiment: Experiment, out: Path, reporter: Reporter, force: bool) -> tuple[Prepared, Profile | None]:
-    check_free(out, force)
-    chosen = known_profile(experiment)
-    cluster = None if chosen is None else default_cluster(chosen.profile)
-    if cluster is None and experiment.cluster.ranks_per_host is None:
-        raise ConfigError(
-            "cluster.ranks_per_host: not given, and this machine was never calibrated; expected a number: --ranks 2"
-        )
-    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, stage=reporter.stage)
-    return prepared, None if chosen is None else chosen.profile
+def check_resumable(experiment: Experiment, out: Path | None) -> Path:
+    """The run directory to resume; raises :class:`ConfigError` unless it holds the same experiment."""
+    if out is None:
+        raise ConfigError("--resume: got no --out, expected --out DIR with the run directory to go on with")
+    if not (out / EXPERIMENT_FILE).is_file():
+        raise ConfigError(f"--resume: got {out}, which is not a run directory; expected one `simgnn run` wrote")
+    problems = [
+        f"--resume: {path}: got {new}, expected {old} as in {out}; use --out for a new run"
+        for path, old, new in differences(experiment, out)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return out.resolve()
 
 
 def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Sequence[str] = ()) -> Result:
@@ -71,17 +81,14 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
 
 
 def torchrun_command(directory: Path, resume: bool = False) -> str:
-    """How a prepared run is started on a cluster, on every host; ``resume``: goes on from its last checkpoint."""
+    """The command that starts a prepared run, or resumes it from its last checkpoint, on every host of a cluster."""
     cluster = load_experiment(RunDirectory(directory).experiment).cluster
     nodes = "" if cluster.hosts == 1 else f"--nnodes {cluster.hosts} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
-    started = f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"
-    return f"{started} --resume" if resume else started
+    start = f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"
+    return start + " --resume" * resume
 
 
 def free_directory(root: Path, name: str) -> Path:
     """``root/name``, or ``root/name-2`` and so on: the first that does not exist."""
-    candidate, number = root / name, 1
-    while candidate.exists():
-        number += 1
-        candidate = root / f"{name}-{number}"
-    return candidate
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(root / free for free in names if not (root / free).exists())

@@ -8,8 +8,7 @@ from typing import Any
 from simgnn import policy
 from simgnn.experiment.problems import Origin, line, shown
 from simgnn.policy import Choices, CommunicationTraits, Cut, Moves, Partitioner, Refusal, Serving
-from simgnn.registry import shipped
-from simgnn.user_code import reported
+from simgnn.registry import reported, shipped
 
 DEFAULT_KIND: Mapping[str, str] = {
     "partition": "metis",

@@ -26,9 +26,7 @@ _SEQUENCE = np.uint64(0x03F79D71B4CB0A89)
 _POSITION = np.zeros(64, dtype=np.int64)
 for _bit in range(64):
     _POSITION[((0x03F79D71B4CB0A89 << _bit) & 0xFFFFFFFFFFFFFFFF) >> 58] = _bit
-_ONE = np.uint64(1)
-_ZERO = np.uint64(0)
-_TOP = np.uint64(58)
+_ZERO, _ONE, _TOP = np.uint64(0), np.uint64(1), np.uint64(58)
 
 
 def words_for(members: int) -> int:

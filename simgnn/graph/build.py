@@ -167,12 +167,10 @@ def assemble_edges(
     *,
     key: str = "graph.source",
 ) -> BuiltGraph:
-    """Make a CSR of the edges ``source[k] -> target[k]``: no self loops, no duplicates, rows ascending.
-
-    ``source``, ``target``: integers [edges]. ``vertices``: V; None = largest id + 1. ``symmetrise``: add the reverse of
-    every edge. Vertices without edges stay. Raises :class:`GraphError` for lists of different lengths, ids that are not
-    integers, negative or not below V, and for a graph without vertices; its message begins with ``key``.
-    """
+    """Make a CSR of the edges ``source[k] -> target[k]``: no self loops, no duplicates, rows ascending. ``source``,
+    ``target``: integers [edges]. ``vertices``: V; None = largest id + 1. ``symmetrise``: add the reverse of every edge.
+    Raises :class:`GraphError`, which begins with ``key``, for lists of different lengths, ids that are not integers,
+    negative or not below V, and for a graph without vertices."""
     source, target = _edge_ids(source, "source", key), _edge_ids(target, "target", key)
     if len(source) != len(target):
         raise GraphError(

@@ -15,12 +15,9 @@ CHUNK_ROWS = 1024
 
 @dataclass(frozen=True)
 class CentredRows:
-    """Rows X - s m [n, F], of which X is sparse and m, ``mean`` float64 [F], is what all rows share.
-
-    ``extended``: csr_array [n, F + 1], X with s [n] as its last column. Of features s is 1; of scaled sums of rows it
-    is the same sums of ones. So rows may be picked, sent and summed like any sparse rows, and still tell how often m
-    is to be taken off.
-    """
+    """Rows X - s m [n, F], of which X is sparse and all rows share m, ``mean`` float64 [F]. ``extended``: csr_array [n,
+    F + 1], X with s [n] as its last column. Of features s is 1; of scaled sums of rows it is the same sums of ones, so
+    that rows can be picked, sent and summed like any sparse rows."""
 
     extended: sparse.csr_array
     mean: NDArray[np.float64]
@@ -64,8 +61,8 @@ MASKS = ("train", "validation", "test")
 @dataclass(frozen=True)
 class GraphFacts:
     """What planning needs to know of a graph besides its partition; a ``stats:`` file states the same.
-    ``feature_nonzeros``: None for dense features; of ``centred_features`` (:class:`CentredRows`) it counts the extra
-    column too. ``train_vertices`` etc. count the masks."""
+    ``feature_nonzeros``: None for dense features, with the extra column of :class:`CentredRows`. ``train_vertices``
+    etc. count the masks."""
 
     name: str
     vertices: int
@@ -84,11 +81,12 @@ class GraphFacts:
 
 @dataclass(frozen=True)
 class Graph:
-    """A directed graph held by destination; undirected ones hold both directions of each edge.
+    """A directed graph held by destination; undirected ones hold both directions of each edge. No self loops, no
+    duplicates.
 
     ``features`` float32 or float16 [V, F_0], or a scipy ``csr_array`` or :class:`CentredRows` of that shape, or None.
-    ``labels`` int64 [V], or bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and disjoint. No self
-    loops, no duplicate edges. ``notes``: what is synthetic, and what was corrected on reading.
+    ``labels`` int64 [V], or bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and disjoint. ``notes``:
+    what is synthetic, and what was corrected on reading.
     """
 
     name: str

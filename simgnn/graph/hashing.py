@@ -9,11 +9,7 @@ from numpy.typing import NDArray
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_A = np.uint64(0xBF58476D1CE4E5B9)
 MIX_B = np.uint64(0x94D049BB133111EB)
-_S27 = np.uint64(27)
-_S30 = np.uint64(30)
-_S31 = np.uint64(31)
-_S11 = np.uint64(11)
-_ONE = np.uint64(1)
+_ONE, _S11, _S27, _S30, _S31 = (np.uint64(number) for number in (1, 11, 27, 30, 31))
 _UNIT = 1.0 / 9007199254740992.0  # 2**-53
 
 

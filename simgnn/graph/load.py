@@ -15,14 +15,14 @@ GENERATOR_OPTIONS = ("vertices", "edges", "classes", "multilabel", "feature_widt
 SIZES = ("vertices", "edges", "feature_width")
 SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".mtx", ".bin", ".pt")
 PREFIXES = ("synthetic:", "ogb:", "dgl:", "pyg:", "stats:")
-STAND_IN_SEED = 0  # fixed, so that a stand-in belongs to the graph and not to the experiment's seed
+STAND_IN_SEED, LABEL_SEED = 0, 1  # fixed, so that a stand-in belongs to the graph and not to the experiment's seed
 CHUNK_ROWS = 65_536
 
 
 def load_graph(
     source: str, *, base: Path | None = None, options: Mapping[str, Any] = MappingProxyType({}), seed: int = 0
 ) -> Graph:
-    """Load or generate the graph that an experiment names.
+    """Load or generate the graph that an experiment names. Raises :class:`GraphError`.
 
     ``source``: a path, by its suffix ``.npz``, ``.npy`` (edge list [E, 2]), ``.csv``/``.tsv``/``.txt`` (and ``.gz``),
     ``.parquet``, ``.mtx`` (and ``.gz``), ``.bin`` (DGL), ``.pt`` (PyG), a folder of ``save_graph``;
@@ -32,10 +32,8 @@ def load_graph(
     ``options``: ``symmetrise`` (default true); ``vertices`` V of an edge list, Parquet file or generator; ``edges``,
     ``feature_width`` for generators; ``classes``, ``multilabel`` for generators, or random labels and 60/20/20 masks
     for a graph without labels; ``stand_in_features``: width of unit normal float32 features for a graph without any;
-    ``centre``: see :func:`with_centred_features`; ``root``: folder of OGB data sets. None means that an option is
-    absent.
-
-    Raises :class:`GraphError`. Stand-ins are marked in ``synthetic_features``, ``synthetic_labels`` and ``notes``.
+    ``centre``: see :func:`with_centred_features`; ``root``: folder of OGB data sets. None means absent.
+    ``synthetic_features``, ``synthetic_labels`` and ``notes`` of the graph mark what is not real.
     """
     given = {key: value for key, value in options.items() if value is not None}
     prefix, _, rest = source.partition(":")
@@ -70,7 +68,8 @@ def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping
     symmetrise = bool(given.get("symmetrise", True))
     if prefix == "ogb" and rest:
         _refuse(given, SIZES, source)
-        return ogb.read_ogb(rest, _roots(given.get("root"), base), symmetrise=symmetrise)
+        roots = _candidates(Path(given.get("root", "dataset")).expanduser(), base)
+        return ogb.read_ogb(rest, roots, symmetrise=symmetrise)
     _refuse(given, ("root",), source)
     forced = {"dgl": ".bin", "pyg": ".pt"}.get(prefix) if rest else None
     path = _find(rest if forced else source, base)
@@ -116,7 +115,12 @@ def _completed(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
             )
         if "classes" not in given:
             raise GraphError(f"graph.multilabel: '{source}' has no labels; state graph.classes for random ones")
-        graph = _random_labels(graph, int(given["classes"]), bool(given.get("multilabel", False)))
+        classes, several, draw = int(given["classes"]), bool(given.get("multilabel")), np.random.default_rng(LABEL_SEED)
+        labels: Any = draw.integers(0, classes, graph.vertices)
+        if several:
+            labels = draw.random((graph.vertices, classes)) < 2.0 / classes
+        notes = (*graph.notes, f"labels are stand-ins: {classes} random classes")
+        graph = replace(graph, labels=labels, classes=classes, multilabel=several, synthetic_labels=True, notes=notes)
     if graph.labels is not None and all(getattr(graph, f"{name}_mask") is None for name in MASKS):
         masks: dict[str, Any] = dict(split_masks(graph.vertices, STAND_IN_SEED))
         if not graph.multilabel:
@@ -144,23 +148,10 @@ def with_centred_features(graph: Graph, source: str) -> Graph:
     return replace(graph, features=centred, notes=notes)
 
 
-def _random_labels(graph: Graph, classes: int, multilabel: bool) -> Graph:
-    draw = np.random.default_rng(STAND_IN_SEED + 1)
-    labels: Any = draw.integers(0, classes, graph.vertices)
-    if multilabel:
-        labels = draw.random((graph.vertices, classes)) < 2.0 / classes
-    notes = (*graph.notes, f"labels are stand-ins: {classes} random classes")
-    return replace(graph, labels=labels, classes=classes, multilabel=multilabel, synthetic_labels=True, notes=notes)
-
-
 def _refuse(given: Mapping[str, Any], keys: tuple[str, ...], source: str) -> None:
     for key in keys:
         if key in given:
             raise GraphError(f"graph.{key} does not apply to '{source}': take it away")
-
-
-def _roots(root: str | Path | None, base: Path | None) -> list[Path]:
-    return _candidates(Path(root).expanduser() if root is not None else Path("dataset"), base)
 
 
 def _candidates(path: Path, base: Path | None) -> list[Path]:

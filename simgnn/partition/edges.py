@@ -5,7 +5,7 @@ go to the block of their turn, in a file each when there are several. Memory gro
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -75,7 +75,6 @@ class UndirectedEdges:
         )
 
     def _cuts(self) -> NDArray[np.int64]:
-        """Rows at which pieces begin, and V."""
         wanted = np.arange(0, self.csr.edges, self.piece_arcs)
         starts = np.searchsorted(self.csr.indptr, wanted, side="right") - 1
         return np.unique(np.append(starts, self.vertices)).astype(np.int64)
@@ -180,16 +179,37 @@ def blocks_in_order(
     """
     if edge_order == "input":
         for first, (low, high) in edges.scan(ends_of):
-            yield Block(low, high, _numbered(first, len(low), edges.count))
+            places = index_array(len(low), edges.count)
+            places[:] = np.arange(first, first + len(low))
+            yield Block(low, high, places)
         return
     if edges.count == 0:
         return
     bits = (max(block_edges, -(-edges.count // MOST_BLOCKS)) - 1).bit_length()
-    with closing(_Shelves(edges, bits, spill)) as shelves:
+    blocks = ((edges.count - 1) >> bits) + 1
+    row, end = (index_array(0, below).dtype for below in (max(edges.vertices, edges.count), edges.vertices))
+    kept, folder = max(1, MEMORY_BYTES // blocks), None if spill is None else str(spill)
+    with ExitStack() as stack:
+        # rows of a block: turn within it, ends, place; a small graph stays in memory
+        files = [stack.enter_context(SpooledTemporaryFile(kept, dir=folder)) for _ in range(blocks)]
         for first, (low, high, turns) in _turns(edges, degrees, edge_order, seed):
-            shelves.add(first, low, high, turns)
+            starts, rows = np.zeros(blocks + 1, dtype=np.int64), np.empty((len(turns), 4), dtype=row)
+            _shelve(first, low, high, turns, bits, starts, rows)
+            for block in np.flatnonzero(np.diff(starts)):
+                files[block].write(rows[starts[block] : starts[block + 1]].data)
+
+        def read(number: int) -> Block:
+            rows = np.empty((min(1 << bits, edges.count - (number << bits)), 4), dtype=row)
+            with files[number] as file:
+                file.seek(0)
+                got = file.readinto(rows.data.cast("B"))
+            assert got == rows.nbytes
+            found, places = np.empty((2, len(rows)), dtype=end), np.empty(len(rows), dtype=row)
+            _settle(rows, found[0], found[1], places)
+            return Block(found[0], found[1], places)
+
         # two readers: one block is on its way while another is assigned
-        yield from in_order(shelves.block, shelves.blocks, threads=2)
+        yield from in_order(read, blocks, threads=2)
 
 
 Turns = Iterator[tuple[int, tuple[IndexArray, IndexArray, NDArray[np.int64]]]]
@@ -209,47 +229,6 @@ def _turns(edges: UndirectedEdges, degrees: IndexArray, edge_order: EdgeOrder, s
     for first, (low, high, sums) in edges.scan(lambda low, high: (low, high, _degree_sums(low, high, degrees))):
         _take_turns(sums, cursor)
         yield first, (low, high, sums)
-
-
-class _Shelves:
-    """Edges by the block of their turn, as rows (turn within the block, ends, place); a small graph stays in memory."""
-
-    def __init__(self, edges: UndirectedEdges, bits: int, spill: Path | None) -> None:
-        self.count, self.bits = edges.count, bits
-        self.blocks = ((edges.count - 1) >> bits) + 1
-        self.row = index_array(0, max(edges.vertices, edges.count)).dtype
-        self.end = index_array(0, edges.vertices).dtype
-        kept = max(1, MEMORY_BYTES // self.blocks)
-        folder = None if spill is None else str(spill)
-        self.files = [SpooledTemporaryFile(kept, dir=folder) for _ in range(self.blocks)]  # noqa: SIM115
-
-    def add(self, first: int, low: IndexArray, high: IndexArray, turns: NDArray[np.int64]) -> None:
-        starts = np.zeros(self.blocks + 1, dtype=np.int64)
-        rows = np.empty((len(turns), 4), dtype=self.row)
-        _shelve(first, low, high, turns, self.bits, starts, rows)
-        for block in np.flatnonzero(np.diff(starts)):
-            self.files[block].write(rows[starts[block] : starts[block + 1]].data)
-
-    def block(self, number: int) -> Block:
-        rows = np.empty((min(1 << self.bits, self.count - (number << self.bits)), 4), dtype=self.row)
-        with self.files[number] as file:
-            file.seek(0)
-            got = file.readinto(rows.data.cast("B"))
-        assert got == rows.nbytes
-        first, second = np.empty(len(rows), dtype=self.end), np.empty(len(rows), dtype=self.end)
-        places: IndexArray = np.empty(len(rows), dtype=self.row)
-        _settle(rows, first, second, places)
-        return Block(first, second, places)
-
-    def close(self) -> None:
-        for file in self.files:
-            file.close()
-
-
-def _numbered(first: int, length: int, count: int) -> IndexArray:
-    places = index_array(length, count)
-    places[:] = np.arange(first, first + length)
-    return places
 
 
 @njit(cache=True, nogil=True)
@@ -295,7 +274,6 @@ def _shelve(first: Any, low: Any, high: Any, turns: Any, bits: Any, starts: Any,
 
 @njit(cache=True, nogil=True)
 def _settle(rows: Any, first: Any, second: Any, places: Any) -> None:
-    """Put each row where its turn is."""
     for row in range(len(rows)):
         turn = rows[row, 0]
         first[turn], second[turn], places[turn] = rows[row, 1], rows[row, 2], rows[row, 3]

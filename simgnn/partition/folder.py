@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from simgnn.errors import BackendError, ConfigError
-from simgnn.graph.disk_buckets import npy_header
+from simgnn.graph.store import npy_header
 from simgnn.hardware.profile.library import CACHE_NAME
 from simgnn.npzfile import read_npy
 from simgnn.outputs import check_output_folder

@@ -14,7 +14,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
 from simgnn.policy import Cut, Partitioner
 from simgnn.program.sizes import IntArray
-from simgnn.user_code import reported
+from simgnn.registry import reported
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,6 @@ class Partition:
     ranks: int
     owner: NDArray[np.int32]
     edge_part: NDArray[np.unsignedinteger[Any]] | None = None
-
-    @property
-    def vertices(self) -> int:
-        """Number of vertices V."""
-        return len(self.owner)
 
     @cached_property
     def digest(self) -> str:

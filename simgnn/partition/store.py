@@ -18,8 +18,14 @@ from simgnn.partition.local.edge_cut import LocalGraph, RowLists
 from simgnn.partition.local.vertex_cut import LEVELS, RankGraph, ReplicaGraph
 from simgnn.partition.partition import Partition, digest_of, partitioned
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.partition_stats import Origin, PartitionStats, stats_from_parts, stats_to_parts
-from simgnn.partition.statistics.quality import Quality, measure
+from simgnn.partition.statistics.partition_stats import (
+    Origin,
+    PartitionStats,
+    Quality,
+    measure,
+    stats_from_parts,
+    stats_to_parts,
+)
 from simgnn.policy import Partitioner
 from simgnn.program.sizes import IntArray
 from simgnn.registry import source_digest
@@ -117,6 +123,11 @@ class PartitionArtifact:
 
 
 def _replica_graph(rank: int, part: Mapping[str, NDArray[Any]]) -> ReplicaGraph:
+    def level(name: str) -> RowLists:
+        ways = (f"{name}/leaving", f"{name}/arriving")
+        leaving, arriving = (_pieces(part[way], part[f"{way}_starts"]) for way in ways)
+        return RowLists(leaving, {peer: len(rows) for peer, rows in arriving.items()}, arriving)
+
     vertices = part["vertices"]
     return ReplicaGraph(
         rank=rank,
@@ -127,15 +138,8 @@ def _replica_graph(rank: int, part: Mapping[str, NDArray[Any]]) -> ReplicaGraph:
         degree=part["degree"],
         mirrored=_pieces(part["mirrored"], part["mirrored_starts"]),
         mirrors=_slices(part["mirror_starts"]),
-        levels={name: _level(part, name) for name in LEVELS if f"{name}/leaving" in part},
+        levels={name: level(name) for name in LEVELS if f"{name}/leaving" in part},
     )
-
-
-def _level(part: Mapping[str, NDArray[Any]], name: str) -> RowLists:
-    leaving, arriving = (
-        _pieces(part[f"{name}/{way}"], part[f"{name}/{way}_starts"]) for way in ("leaving", "arriving")
-    )
-    return RowLists(leaving, {peer: len(rows) for peer, rows in arriving.items()}, arriving)
 
 
 def _pieces(rows: NDArray[Any], starts: NDArray[Any]) -> dict[int, NDArray[Any]]:

@@ -23,8 +23,8 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
+from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import BatchSizes
-from simgnn.user_code import reported
 
 FIRST, STEADY = "first", "steady"
 

@@ -33,8 +33,8 @@ from simgnn.record.rundir import FLOAT, INT32, INT64
 
 Floats = NDArray[np.float64]
 LOCAL, HIT, PULLED, CACHED = "local", "hit", "pulled", "cached"
-"""Places that rows are counted at: moved into a batch from the memory of the rank's host, from the cache of hot rows,
-from what other hosts sent; and moved into a cache from what other hosts sent."""
+"""Places that rows are counted at: moved into a batch from host memory, the cache of hot rows, or what other hosts
+sent; and moved into the cache from what other hosts sent."""
 NOBODY = -1
 """In ``peer``: no single other rank."""
 TAKEN_SCHEMA = pa.schema(
@@ -108,7 +108,9 @@ def batch_table(
     # what training a batch ends with: ops that run beside the next one may come after it
     trained = next((d.op for d in first.after if d.steps_back == 1), steady.ops[-1].name)
     columns = {name: trace[name].to_numpy() for name in names}
-    told = (LOSSES_SCHEMA.empty_table() if losses is None else losses).to_pydict()
+    table = (LOSSES_SCHEMA.empty_table() if losses is None else losses).to_pydict()
+    told = zip(*(table[name] for name in LOSSES_SCHEMA.names), strict=True)
+    known = {(rank, epoch * program.calendar.steps + step): loss for rank, epoch, step, loss in told}
     parts = []
     for rank in range(program.ranks):
         turns, ended = _times(program, columns, rank, trained, "ended_s")
@@ -127,7 +129,7 @@ def batch_table(
                 **({} if taken is None else _counted(program, taken, rank, turns)),
                 "staged": np.searchsorted(staged, begun, "right") - np.searchsorted(released, begun, "right"),
                 "wait_s": np.maximum(staged[: len(turns)] - free, 0.0),
-                "loss_sum": _losses(program, told, rank, turns),
+                "loss_sum": np.array([known.get((rank, turn), np.nan) for turn in turns.tolist()], np.float64),
             }
         )
     joined = {name: np.concatenate([part[name] for part in parts]) for name in (*BATCHES_SCHEMA.names, "unknown")}
@@ -148,8 +150,7 @@ def _times(
 
 
 def _resumed(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, turns: IntArray) -> Floats:
-    """When a rank went on with its training turns after a pause in which it ran none of their ops, an evaluation or a
-    checkpoint: seconds [turns], 0 where there was none before a turn."""
+    """When a rank went on with training after an evaluation or a checkpoint before a turn: seconds [turns], 0: none."""
     rows = np.flatnonzero((columns["rank"] == rank) & (columns["step"] >= 0))
     of = columns["epoch"][rows].astype(np.int64) * program.calendar.steps + columns["step"][rows]
     place = np.searchsorted(turns, of)
@@ -204,8 +205,7 @@ def _planned(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray
 
 
 def _counted(program: Program, taken: pa.Table, rank: int, turns: IntArray) -> dict[str, NDArray[Any]]:
-    """The sizes that a rank of a run counted in ``turns``, without rows staged for later turns. ``unknown``, bool
-    [turns]: turns of which it recorded nothing, since it was lost."""
+    """The sizes that a rank of a run counted in ``turns``; ``unknown``, bool [turns]: it was lost before it counted."""
     columns = {name: taken[name].to_numpy() for name in TAKEN_SCHEMA.names}
     number = columns["epoch"].astype(np.int64) * program.calendar.steps + columns["step"]
     mine = (columns["rank"] == rank) & np.isin(number, turns)
@@ -242,14 +242,6 @@ def _by_hop(program: Program, arriving: Callable[[str], IntArray], turns: int) -
 
 def _hops(program: Program) -> int:
     return next(hops for hops in count() if edges_of(hops + 1).name not in program.sizes.columns)
-
-
-def _losses(program: Program, told: Mapping[str, list[Any]], rank: int, turns: IntArray) -> Floats:
-    """The losses of a rank's turns; NaN where none was recorded."""
-    steps = program.calendar.steps
-    rows = zip(*(told[name] for name in LOSSES_SCHEMA.names), strict=True)
-    known = {epoch * steps + step: loss for of, epoch, step, loss in rows if of == rank}
-    return np.array([known.get(turn, np.nan) for turn in turns.tolist()], np.float64)
 
 
 def _array(values: NDArray[Any], kind: pa.DataType, unknown: NDArray[np.bool_]) -> pa.Array:

@@ -24,8 +24,8 @@ class _Table(BaseModel):
 
 
 class BatchesTable(_Table):
-    """Paths of the sampling plan, the presampled batches and the plan of fetches (None: ranks ask one another) of a
-    mini-batch run; ``source``: digest of what the batches were drawn from."""
+    """Paths of the sampling plan, the batches and the plan of fetches (None: ranks ask one another); ``source``: digest
+    of what the batches were drawn from."""
 
     plan: Text
     folder: Text

@@ -46,8 +46,7 @@ class Columns:
 
 
 def computing_ops(program: Program) -> Bools:
-    """Which ops are work of a device and no communication, bool [ops]: the compute kinds, and copies (packing) on a
-    stream that does not communicate."""
+    """Which ops are no communication, bool [ops]: compute kinds, and copies on a stream that does not communicate."""
     computes = [
         op.kind in COMPUTE_KINDS or (op.kind is OpKind.COPY and program.streams[op.stream].group is None)
         for _, op in program.ops

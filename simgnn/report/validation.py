@@ -8,8 +8,7 @@ from simgnn.report.page import paragraphs, scatter, table, write_page
 from simgnn.report.terminal import print_table, terminal
 from simgnn.study.collectives import CollectiveBoard
 from simgnn.study.published.score import PublishedBoard
-from simgnn.study.validate.results import CaseLine, Scoreboard, Verdict
-from simgnn.study.validate.scoreboard import SIMULATOR
+from simgnn.study.validate.scoreboard import SIMULATOR, CaseLine, Scoreboard, Verdict
 
 ABSENT = "-"
 Rows = list[list[str]]

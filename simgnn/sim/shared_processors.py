@@ -41,8 +41,7 @@ class HostCores:
         return done
 
     def take(self, cores: float, now: int) -> None:
-        """From ``now`` on, before which nothing else happens, so many cores do something else, such as passing on
-        messages: work has the rest, at least ``LEAST_SHARE`` of all."""
+        """From ``now`` on so many cores pass on messages: work has the rest, at least ``LEAST_SHARE`` of all."""
         if cores != self._taken:
             self._advance(now)
             self._taken = cores
@@ -108,8 +107,8 @@ def ranks_at_work(machine: Machine) -> tuple[int, ...]:
 def share_devices(
     env: simpy.Environment, program: Program, machine: Machine, burdened: Collection[int] = ()
 ) -> Mapping[int, HostCores]:
-    """What each rank's device work shares, by rank; ranks that always have their cores for themselves are left out.
-    ``burdened``: hosts whose cores do more than work."""
+    """The cores that a rank's device work shares, by rank; ranks that share none are left out. ``burdened``: hosts
+    whose cores pass on messages too."""
     found: dict[int, HostCores] = {}
     for host, ranks in _ranks_of_hosts(machine).items():
         cores = machine.cores(host)

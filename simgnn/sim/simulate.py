@@ -157,20 +157,14 @@ def simulate(
         )
     if epochs < 1:
         raise BackendError(f"train.epochs: got {epochs}, expected at least 1")
-    compiled = compile_program(program)
     sizes = Sizes(program, {} if activity is None else activity)
     engine = Engine(
-        compiled, machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, stops=stops, schedule=schedule,
-        window=window, bundle_above=bundle_above,
+        compile_program(program), machine, sizes, epochs, stats=stats, evaluate_every=evaluate_every, stops=stops,
+        schedule=schedule, window=window, bundle_above=bundle_above,
     )  # fmt: skip
     picks = schedule is not None and schedule.picks
     forward = FastForward(engine) if fast_forward and not picks else None
     engine.run()
-    return _collect(engine, machine, epochs, () if forward is None else tuple(forward.copied))
-
-
-def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[int, int], ...]) -> Simulation:
-    program = engine.program
     ticks = engine.recorder.table()
     started, computes = start_ticks(ticks, engine.compiled), computing_ops(program)[ticks["op_id"]]
     mask = ticks["step"] >= 0
@@ -197,5 +191,5 @@ def _collect(engine: Engine, machine: Machine, epochs: int, copied: tuple[tuple[
         # a device of which no curve was measured
         uncalibrated=any(all(curve.source != "measured" for curve in device.curves) for device in types),
         bundled=tuple(sorted(engine.pricer.bundled)),
-        copied=copied,
+        copied=() if forward is None else tuple(forward.copied),
     )

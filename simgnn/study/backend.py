@@ -1,5 +1,4 @@
-"""What a study needs of the commands: to calibrate, prepare, predict and run. ``simgnn.cli.commands.validate`` supplies
-it."""
+"""What a study needs of the commands: to calibrate, prepare, predict and run (:mod:`simgnn.cli.backend`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +26,8 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Counted:
-    """What predicting a prepared experiment needs without its graph: statistics of the partition; on mini-batches the
-    sizes of every batch, and with how many hot rows they were counted."""
+    """What predicting a prepared experiment without its graph needs: statistics of the partition, and for mini-batches
+    the sizes of every batch and the number of hot rows that they were counted with."""
 
     stats: PartitionStats
     sizes: BatchSizes | None = None
@@ -36,14 +35,13 @@ class Counted:
 
     @classmethod
     def of(cls, prepared: Prepared) -> "Counted":
-        """Of an experiment that was prepared with its graph."""
         assert prepared.partition is not None
         stats, batches = prepared.partition.stats, prepared.batches
         return cls(stats) if batches is None else cls(stats, batches.sizes, batches.placement.cached_rows)
 
 
 class Backend(Protocol):
-    """Each of these is one command's work. They raise :class:`simgnn.errors.SimgnnError`."""
+    """Each method is one command's work and may raise :class:`simgnn.errors.SimgnnError`."""
 
     def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
         """Measure this machine, ``passes`` times over, and write its profile to ``out``, whole or not at all."""
@@ -51,9 +49,8 @@ class Backend(Protocol):
     def declare(self, testbed: Path, base: Path, out: Path) -> None:
         """Write the profile of a testbed as its file declares it, on the devices of the profile ``base``."""
 
-    def check(self, experiment: Experiment) -> frozenset[str]:
-        """Go through all that preparing and predicting an experiment takes short of a profile, and write no run
-        directory; the primitives of its work."""
+    def check(self, experiment: Experiment) -> None:
+        """Check that an experiment can be prepared and predicted."""
 
     def prepare(self, experiment: Experiment, out: Path) -> Counted:
         """Write the run directory of an experiment, ready to be started."""
@@ -65,7 +62,7 @@ class Backend(Protocol):
         """Raise :class:`simgnn.errors.ConfigError` where this machine cannot have testbeds, before any work."""
 
     def up(self, testbed: Path) -> None:
-        """Bring a testbed up. What raises leaves nothing to be taken down."""
+        """Bring a testbed up. Nothing is left to be taken down when this raises."""
 
     def down(self, testbed: Path) -> None:
         """Remove a testbed that :meth:`up` has brought up, whatever became of it since."""
@@ -77,4 +74,4 @@ class Backend(Protocol):
         """Seconds that a fixed piece of reference work takes now, in a fresh process."""
 
     def tell(self, text: str) -> None:
-        """A line of progress."""
+        """Report a line of progress."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 from simgnn.errors import ConfigError
@@ -30,37 +31,33 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Label and name of folders."""
+        """Names the case in messages, and its folders."""
         return f"{self.graph}-{self.partition}-P{self.ranks}-{self.topology}-{self.experiment}"
 
     def level(self, axis: Axis) -> str:
-        """Name of its level on an axis."""
+        """Name of the case's level on an axis."""
         return str(getattr(self, axis))
 
     def levels(self) -> tuple[str, ...]:
-        """Names of its levels in the order of ``AXES``."""
+        """Names of the case's levels in the order of ``AXES``."""
         return tuple(self.level(axis) for axis in AXES)
 
     def without(self, axes: Sequence[Axis]) -> tuple[str, ...]:
-        """Its levels on all other axes: what stays the same while one chooses among ``axes``."""
+        """Names of the case's levels on all other axes."""
         return tuple(self.level(axis) for axis in AXES if axis not in axes)
 
 
 def case_experiment(extends: str, settings: Sequence[Table], hardware: str | None = None) -> Experiment:
-    """The experiment of a case: the shipped system ``extends`` under ``settings``; :class:`ConfigError` with all
-    faults."""
+    """The shipped system ``extends`` under ``settings``. Raises :class:`ConfigError` with every fault."""
     path = system_path(extends)
     if path is None:
         known = system_names()
         raise ConfigError(
             f"extends: got '{extends}', expected a shipped system: {', '.join(known)}{nearest(extends, known)}"
         )
-    table: Table = {}
     layers = [layer.table for layer in inherited(path, system_path, system_names())]
-    for layer in [*layers, *settings]:
-        table = deep_merge(table, layer, SLOTS)
-    if hardware is not None:
-        table = deep_merge(table, {"hardware": {"profile": hardware}})
+    own: list[Table] = [] if hardware is None else [{"hardware": {"profile": hardware}}]
+    table: Table = reduce(lambda below, above: deep_merge(below, above, SLOTS), [*layers, *settings, *own], {})
     return Experiment.from_table(table, stated=stated_in(settings))
 
 

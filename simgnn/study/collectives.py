@@ -1,4 +1,4 @@
-"""Predicted collectives against measured ones that they were not fitted on: sizes held out, rank counts held out."""
+"""Scores predicted collectives against measured ones that they were not fitted to: other sizes, other rank counts."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field, StrictBool, StrictFloat, StrictStr, ValidationError
+from pydantic import Field, StrictBool, StrictFloat, StrictStr
 
 from simgnn.analysis.nccl.measured_tables import find_tables, read_tables
 from simgnn.analysis.nccl.profile_entries import Score, interpolation, left_out
@@ -14,7 +14,7 @@ from simgnn.errors import ConfigError
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.hardware.profile.quantities import Strict
 from simgnn.hardware.topology.topology import Name
-from simgnn.schema_faults import sentences
+from simgnn.schema_faults import validated
 from simgnn.study.error_measures import forgiven
 from simgnn.tomlfile import load_toml
 
@@ -22,7 +22,7 @@ Share = Annotated[StrictFloat, Field(gt=0.0)]
 
 
 class Measured(Strict):
-    """A machine of the tables, a profile with room for its groups, and whether groups across hosts count too."""
+    """A machine of the tables, a profile with enough devices, and whether groups across hosts count too."""
 
     gpu: StrictStr
     profile: StrictStr
@@ -30,14 +30,14 @@ class Measured(Strict):
 
 
 class CollectiveBars(Strict):
-    """Mean errors over all rows that are large enough: sizes held out, rank counts held out."""
+    """Largest accepted mean errors, with sizes held out and with rank counts held out."""
 
     sizes_held_out: Share
     ranks_held_out: Share
 
 
 class CollectiveSuite(Strict):
-    """All-reduces of several machines, as measured by others."""
+    """A suite of all-reduces that others measured on several machines."""
 
     kind: Literal["collectives"]
     name: Name
@@ -48,7 +48,7 @@ class CollectiveSuite(Strict):
 
 @dataclass(frozen=True)
 class TableLine:
-    """Mean error on one table, as it is, and with noise forgiven up to the bar."""
+    """Mean error on one table of ``n`` rows; ``judged``: with noise forgiven up to the bar."""
 
     held_out: str
     table: str
@@ -68,27 +68,20 @@ class CollectiveBoard:
 
     @property
     def holds(self) -> bool:
-        """Whether both means are within their bars."""
         return all(self.means[name] <= bar for name, bar in self.bars.items())
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
         return {**asdict(self), "holds": self.holds}
 
 
 def load_collectives(path: Path) -> CollectiveSuite:
     """The suite of a file; :class:`ConfigError` with every fault."""
-    try:
-        return CollectiveSuite.model_validate(load_toml(path))
-    except ValidationError as error:
-        raise ConfigError([f"{path}: {line}" for line in sentences(CollectiveSuite, error)]) from None
+    return validated(CollectiveSuite, load_toml(path), path)
 
 
 def score_collectives(suite: CollectiveSuite, folder: Path | None = None) -> CollectiveBoard:
-    """Fit without what is held out, predict it, and score. ``folder``: of the tables; default beside ``SIMGNN_DATA``.
-
-    Raises :class:`ConfigError` when the tables are not there, :class:`HardwareError` when they do not suffice.
-    """
+    """Fit all but what is held out, predict that, and score. ``folder``: the tables' (default: beside ``SIMGNN_DATA``).
+    Raises :class:`ConfigError` when the tables are not there, :class:`HardwareError` when they do not suffice."""
     found = find_tables(folder)
     if found is None:
         raise ConfigError(
@@ -98,23 +91,20 @@ def score_collectives(suite: CollectiveSuite, folder: Path | None = None) -> Col
     tables = read_tables(found)
     scores: dict[str, list[Score]] = {"sizes_held_out": [], "ranks_held_out": []}
     for machine in suite.machines:
-        mine = [table for table in tables if table.gpu == machine.gpu]
-        mine = [table for table in mine if machine.across_hosts or table.scope == "host"]
+        mine = [t for t in tables if t.gpu == machine.gpu and (machine.across_hosts or t.scope == "host")]
         if not any(table.collective == "all_reduce" for table in mine):
             raise ConfigError(f"machines: no table of '{machine.gpu}' in {found}")
         profile = load_profile(machine.profile)
         scores["sizes_held_out"] += interpolation(profile, mine)
         scores["ranks_held_out"] += left_out({machine.gpu: profile}, mine)
     bars = suite.bars.model_dump()
-    lines = tuple(_line(name, score, bars[name]) for name, found in scores.items() for score in found)
+    lines = tuple(
+        TableLine(name, score.table, len(score.errors), score.mean, _mean([score], bars[name]))
+        for name, found in scores.items()
+        for score in found
+    )
     means = {name: _mean(found, bars[name]) for name, found in scores.items()}
     return CollectiveBoard(suite=suite.name, lines=lines, means=means, bars=bars)
-
-
-def _line(held_out: str, score: Score, bar: float) -> TableLine:
-    return TableLine(
-        held_out=held_out, table=score.table, n=len(score.errors), mean=score.mean, judged=_mean([score], bar)
-    )
 
 
 def _mean(scores: Sequence[Score], bar: float) -> float:

@@ -1,11 +1,11 @@
-"""How good predictions are: formulas over arrays [n] of predicted and measured times of n cases, and nothing else.
+"""How good predictions are: formulas over arrays [n] of predicted and measured times of n cases.
 
-``noise`` is the standard error of each measured median as a share of it; where there was one repeat only it is NaN,
-and nothing is forgiven.
+``noise`` is the standard error of each measured median as a share of it. Where there was only one repeat it is NaN, and
+no error is forgiven.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,6 @@ class Score:
     coverage_possible: float | None
     coverage_n: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
-        return asdict(self)
-
 
 def score(
     predicted: Floats,
@@ -60,63 +56,52 @@ def score(
 ) -> Score:
     """All figures of a predictor. ``groups`` [n]: cases of one group are alternatives of one decision (default: all).
     ``low``, ``high``: prediction interval, NaN where none was given."""
-    errors = relative_errors(predicted, measured)
-    sizes = np.abs(errors)
-    some = len(sizes) > 0
+    errors = predicted / measured - 1.0
     tau, pairs = kendall_tau(predicted, measured, noise)
     mean_regret, worst_regret, decisions = regret(predicted, measured, noise, groups or [0] * len(predicted))
-    covered = coverage(measured, noise, low, high)
-    known = noise[np.isfinite(noise)]
+    covered, certain, possible, judged = coverage(measured, noise, low, high)
+
+    def figure(of: Callable[[Floats], Any], values: Floats) -> float | None:
+        return float(of(values)) if len(values) else None
+
+    sizes = np.abs(errors)
     return Score(
         n=len(sizes),
-        median_error=float(np.median(sizes)) if some else None,
-        mean_error=float(np.mean(sizes)) if some else None,
-        p90_error=float(np.percentile(sizes, 90)) if some else None,
-        max_error=float(np.max(sizes)) if some else None,
-        bias=float(np.median(errors)) if some else None,
-        noise=float(np.median(known)) if len(known) else None,
+        median_error=figure(np.median, sizes),
+        mean_error=figure(np.mean, sizes),
+        p90_error=figure(lambda values: np.percentile(values, 90), sizes),
+        max_error=figure(np.max, sizes),
+        bias=figure(np.median, errors),
+        noise=figure(np.median, noise[np.isfinite(noise)]),
         tau=tau,
         tau_pairs=pairs,
         regret=mean_regret,
         regret_max=worst_regret,
         regret_groups=decisions,
-        coverage=covered.share,
-        coverage_certain=covered.certain,
-        coverage_possible=covered.possible,
-        coverage_n=covered.n,
+        coverage=covered,
+        coverage_certain=certain,
+        coverage_possible=possible,
+        coverage_n=judged,
     )
 
 
-def relative_errors(predicted: Floats, measured: Floats) -> Floats:
-    """(predicted - measured) / measured, [n]; measured times are above zero."""
-    return np.asarray(predicted / measured - 1.0)
-
-
 def median_noise(repeats: Sequence[float]) -> float:
-    """Standard error of the median of repeats as a share of it; NaN for a single one.
-
-    The sample standard deviation over the root of the count, times the factor of a median under normal noise: with few
-    repeats a bootstrap of the median is no better, and this one is smooth.
-    """
-    values = np.asarray(repeats, dtype=np.float64)
-    if len(values) < 2:
+    """Standard error of the median of repeats as a share of it; NaN for a single one. It is the sample standard
+    deviation over the root of the count, times the factor of a median under normal noise: with few repeats a bootstrap
+    of the median is no better, and not smooth."""
+    if len(repeats) < 2:
         return float("nan")
-    error = MEDIAN_EFFICIENCY * values.std(ddof=1) / np.sqrt(len(values))
-    return float(error / np.median(values))
+    error = MEDIAN_EFFICIENCY * np.std(repeats, ddof=1) / np.sqrt(len(repeats))
+    return float(error / np.median(repeats))
 
 
 def half_range(repeats: Sequence[float]) -> float | None:
-    """Half the range of repeats as a share of their median: the run-to-run spread that is printed; None for one."""
-    values = np.asarray(repeats, dtype=np.float64)
-    return None if len(values) < 2 else float((values.max() - values.min()) / 2 / np.median(values))
+    """Half the range of repeats as a share of their median, printed as run-to-run spread; None for a single one."""
+    return None if len(repeats) < 2 else float((max(repeats) - min(repeats)) / 2 / np.median(repeats))
 
 
 def forgiven(errors: Floats, noise: Floats, bar: float) -> Floats:
-    """Sizes of errors, [n], with what noise may explain cut down to the bar.
-
-    A bar on times holds within max(bar, 2 standard errors of the measured median), case by case: an error above the bar
-    but within two standard errors of its own measurement counts as the bar.
-    """
+    """Sizes of errors, [n]; one above the bar but within two standard errors of its measurement counts as the bar."""
     sizes = np.abs(errors)
     explained = sizes <= NOISE_FACTOR * np.nan_to_num(noise, nan=0.0)
     return np.asarray(np.where(explained, np.minimum(sizes, bar), sizes))
@@ -130,10 +115,8 @@ def ordered_pairs(measured: Floats, noise: Floats) -> tuple[NDArray[np.intp], ND
 
 
 def kendall_tau(predicted: Floats, measured: Floats, noise: Floats) -> tuple[float | None, int]:
-    """Kendall's tau over the pairs whose measured gap exceeds the noise, and how many these are.
-
-    (concordant - discordant) / pairs; a pair that is predicted to be equal is neither. None without a pair.
-    """
+    """Kendall's tau over the pairs whose measured gap exceeds the noise, and their number. It is (concordant -
+    discordant) / pairs; a pair that is predicted to be equal is neither. None without a pair."""
     i, j = ordered_pairs(measured, noise)
     if not len(i):
         return None, 0
@@ -144,12 +127,9 @@ def kendall_tau(predicted: Floats, measured: Floats, noise: Floats) -> tuple[flo
 def regret(
     predicted: Floats, measured: Floats, noise: Floats, groups: Sequence[object]
 ) -> tuple[float | None, float | None, int]:
-    """What picking the predicted best costs: mean and largest of measured(picked) / measured(best) - 1, and how many
-    decisions there were.
-
-    A decision is a group of at least two cases of which at least one pair differs by more than the noise; a pick whose
-    gap to the best lies within the noise costs nothing. Of several predicted to be equal the slowest counts as picked.
-    """
+    """The cost of picking the predicted best: mean and largest of measured(picked) / measured(best) - 1, and the number
+    of decisions. A decision is a group in which at least one pair of cases differs by more than the noise; a pick whose
+    gap to the best lies within the noise costs nothing. Of several predicted to be equal the slowest is picked."""
     members: dict[object, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
@@ -166,31 +146,21 @@ def regret(
     return (float(np.mean(costs)), max(costs), len(costs)) if costs else (None, None, 0)
 
 
-@dataclass(frozen=True)
-class Coverage:
-    """Share of measured times inside their prediction interval: as measured, when every case that noise could move
-    across an edge is outside, and when it is inside. Of ``n`` cases; None where no interval was given."""
-
-    share: float | None
-    certain: float | None
-    possible: float | None
-    n: int
-
-
-def coverage(measured: Floats, noise: Floats, low: Floats | None, high: Floats | None) -> Coverage:
-    """Coverage over the cases that have an interval."""
-    if low is None or high is None:
-        return Coverage(share=None, certain=None, possible=None, n=0)
-    given = np.isfinite(low) & np.isfinite(high)
-    if not given.any():
-        return Coverage(share=None, certain=None, possible=None, n=0)
+def coverage(
+    measured: Floats, noise: Floats, low: Floats | None, high: Floats | None
+) -> tuple[float | None, float | None, float | None, int]:
+    """Share of measured times that lie inside their prediction interval: as measured, when every case that noise could
+    move across an edge counts as outside, and when it counts as inside; and the number of cases with an interval. The
+    shares are None where no case has one."""
+    if low is None or high is None or not (given := np.isfinite(low) & np.isfinite(high)).any():
+        return None, None, None, 0
     low, high, times = low[given], high[given], measured[given]
     margin = NOISE_FACTOR * np.nan_to_num(noise[given], nan=0.0) * times
 
     def inside(inward: Floats | float) -> float:
         return float(((low + inward <= times) & (times <= high - inward)).mean())
 
-    return Coverage(share=inside(0.0), certain=inside(margin), possible=inside(-margin), n=int(given.sum()))
+    return inside(0.0), inside(margin), inside(-margin), int(given.sum())
 
 
 def _gap_exceeds(measured: Floats, noise: Floats, i: NDArray[Any], j: NDArray[Any]) -> NDArray[np.bool_]:
@@ -199,38 +169,30 @@ def _gap_exceeds(measured: Floats, noise: Floats, i: NDArray[Any], j: NDArray[An
     return np.asarray(gap > NOISE_FACTOR * np.hypot(error[i], error[j]))
 
 
-def _forgiven_coverage(found: Score, bar: tuple[float, float]) -> float | None:
-    """Coverage, moved towards the bar as far as noise may explain: as for errors, within two standard errors."""
-    if found.coverage is None or found.coverage_certain is None or found.coverage_possible is None:
-        return None
-    if found.coverage > bar[1]:
-        return max(found.coverage_certain, bar[1])
-    return max(found.coverage, min(found.coverage_possible, bar[0]))
-
-
 def judge(bars: Mapping[str, Any], found: Score, errors: Floats, noise: Floats) -> list[tuple[str, float | None, bool]]:
-    """(bar, figure, holds) of each bar: error bars on forgiven errors, coverage on what noise may make of it.
+    """(bar, figure, holds) of each bar: error bars on forgiven errors, coverage with noise forgiven, tau and regret on
+    the score as it is. A figure that cannot be computed does not hold.
 
-    The others are held against the score as it is.
-
-    ``bars``: median_error, mean_error, p90_error, max_error, tau, regret, coverage = (least, most). A figure that
-    cannot be told does not hold.
+    ``bars``: median_error, mean_error, p90_error, max_error, tau, regret, coverage = (least, most).
     """
     quantiles = {"median_error": 50, "p90_error": 90, "max_error": 100}
     verdicts: list[tuple[str, float | None, bool]] = []
     for name, bar in bars.items():
-        if name in (*quantiles, "mean_error"):
+        least, most = -np.inf, bar
+        if name == "tau":
+            figure, least, most = found.tau, bar, np.inf
+        elif name == "regret":
+            figure = found.regret
+        elif name == "coverage":
+            figure, (least, most) = found.coverage, bar
+            # moved towards the bar as far as noise may explain: within two standard errors, as errors are
+            if figure is not None and found.coverage_certain is not None and found.coverage_possible is not None:
+                low, high = max(figure, min(found.coverage_possible, least)), max(found.coverage_certain, most)
+                figure = high if figure > most else low
+        else:
             sizes = forgiven(errors, noise, bar)
             figure = None
             if len(sizes):
                 figure = float(np.mean(sizes) if name == "mean_error" else np.percentile(sizes, quantiles[name]))
-            verdicts.append((name, figure, figure is not None and figure <= bar))
-        elif name == "tau":
-            verdicts.append((name, found.tau, found.tau is not None and found.tau >= bar))
-        elif name == "regret":
-            verdicts.append((name, found.regret, found.regret is not None and found.regret <= bar))
-        else:
-            assert name == "coverage", name
-            figure = _forgiven_coverage(found, bar)
-            verdicts.append((name, figure, figure is not None and bar[0] <= figure <= bar[1]))
+        verdicts.append((name, figure, figure is not None and least <= figure <= most))
     return verdicts

@@ -22,16 +22,15 @@ from pathlib import Path
 
 import numpy as np
 
-from simgnn.graph.disk_buckets import npy_header
 from simgnn.graph.generators.recipes import RMat
 from simgnn.graph.readers.tables import read_npy
-from simgnn.graph.store import open_graph
+from simgnn.graph.store import npy_header, open_graph
 from simgnn.graph.thread_pool import in_order
 from simgnn.partition.edges import UndirectedEdges, ends_of
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.statistics.count import vertex_cut_stats
-from simgnn.partition.statistics.quality import measure
+from simgnn.partition.statistics.partition_stats import measure
 
 CHUNK = 1 << 20
 SURPLUS = 1.04  # of draws over different edges wanted: R-MAT repeats itself

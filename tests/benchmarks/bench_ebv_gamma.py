@@ -18,7 +18,7 @@ from simgnn.graph.load import load_graph
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.quality import Quality, measure
+from simgnn.partition.statistics.partition_stats import Quality, measure
 
 HOSTS = np.arange(8) // 4
 FEWER_BARS = {"ogbn_arxiv": 0.12, "rmat": 0.15}

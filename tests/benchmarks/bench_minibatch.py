@@ -25,8 +25,7 @@ from bench_speedups import report
 from numpy.typing import NDArray
 
 from simgnn.cli.backend import CommandBackend
-from simgnn.cli.predict import predict
-from simgnn.cli.profiles import ChosenProfile
+from simgnn.cli.predict import ChosenProfile, predict
 from simgnn.cli.tables.console import Reporter
 from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment

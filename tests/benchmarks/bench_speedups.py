@@ -39,8 +39,7 @@ from numpy.typing import NDArray
 from paired import between, over_neighbours
 
 from simgnn.cli.backend import CommandBackend
-from simgnn.cli.predict import predict
-from simgnn.cli.profiles import ChosenProfile
+from simgnn.cli.predict import ChosenProfile, predict
 from simgnn.cli.tables.console import Reporter
 from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment

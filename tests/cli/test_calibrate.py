@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.cli import calibrate_measure, executor_process
-from simgnn.cli.commands.calibrate import calibrate, parse_ranks
+from simgnn.cli import calibration, executor_process
+from simgnn.cli.calibration import calibrate
+from simgnn.cli.commands.calibrate import parse_ranks
 from simgnn.cli.main import invoke
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import BackendError, ConfigError
@@ -35,8 +36,8 @@ def test_more_ranks_than_the_machine_can_hold_are_refused(
 
     monkeypatch.setattr(executor_process.subprocess, "Popen", started)
     for cores, most in ((1, 16), (2, 16), (64, 512)):
-        monkeypatch.setattr(calibrate_measure, "_cores", lambda cores=cores: cores)
-        calibrate_measure.check_counts((1, most))
+        monkeypatch.setattr(calibration, "usable_threads", lambda cores=cores: cores)
+        calibration.check_counts((1, most))
         assert invoke(["calibrate", "--ranks", f"2,{most + 1}", "--out", str(tmp_path / "new" / "x.toml")]) == 2
         assert f"--ranks: got {most + 1}, expected at most {most}" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from simgnn.cli import calibrate_measure
-from simgnn.cli.calibrate_measure import forget_kept, kept_folder, torchrun_place
+from simgnn.cli import calibration
+from simgnn.cli.calibration import forget_kept, kept_folder, torchrun_place
 from simgnn.cli.main import invoke
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.library import calibration_path
@@ -55,8 +55,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]
         Path(arguments[arguments.index("--out") + 1]).write_text(json.dumps(synthetic(ranks)))
 
     monkeypatch.setenv("SIMGNN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(calibrate_measure, "_measure", measure)
-    monkeypatch.setattr(calibrate_measure, "tell_if_busy", lambda reporter: None)
+    monkeypatch.setattr(calibration, "_measure", measure)
+    monkeypatch.setattr(calibration, "_warn_if_busy", lambda reporter: None)
     return calls
 
 
@@ -101,7 +101,7 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    real = calibrate_measure._measure
+    real = calibration._measure
 
     def interrupted(ranks: int, *rest: Any) -> None:
         if ranks == 2:
@@ -110,9 +110,9 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
         kept_folder().mkdir(parents=True, exist_ok=True)
         (kept_folder() / f"full-{ranks}-work.json").write_text("{}")
 
-    monkeypatch.setattr(calibrate_measure, "_measure", interrupted)
+    monkeypatch.setattr(calibration, "_measure", interrupted)
     assert invoke(["calibrate", "--ranks", "2"]) == 1
-    assert "nothing is kept" in " ".join(capsys.readouterr().err.split())
+    assert "are kept for a day: the same command goes on" in " ".join(capsys.readouterr().err.split())
     assert invoke(["calibrate", "--ranks", "1,2", "--report", "--samples", str(tmp_path / "raw")]) == 1
     assert "are kept for a day" in " ".join(capsys.readouterr().err.split())
     assert [path.name for path in kept_folder().iterdir()] == ["full-1-work.json"]
@@ -120,42 +120,10 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
     assert not list(calibration_path().parent.rglob("*.html"))
     forget_kept(quick=True)
     assert kept_folder().is_dir(), "a quick calibration drops what a full one has kept"
-    monkeypatch.setattr(calibrate_measure, "_measure", real)
+    monkeypatch.setattr(calibration, "_measure", real)
     assert invoke(["calibrate", "--ranks", "2"]) == 0
     assert calibration_path().is_file()
     assert not kept_folder().exists()
-
-
-def test_what_an_interrupted_calibration_says_is_kept_is_what_the_next_one_uses(
-    measured: list[list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keeps: list[Path] = []
-
-    def interrupted(*_: Any) -> None:
-        for path in keeps:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("{}")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(calibrate_measure, "_measure", interrupted)
-
-    def told(*options: str) -> str:
-        assert invoke(["calibrate", "--ranks", "2", *options]) == 1
-        return " ".join(capsys.readouterr().err.split())
-
-    first, second = kept_folder() / "full-2-work.json", kept_folder() / "pass-2" / "full-2-work.json"
-    for elsewhere in (kept_folder() / "full-20-work.json", kept_folder() / "full-4-work.json", second):
-        keeps.append(elsewhere)
-        assert "nothing is kept: the same command starts anew" in told(), "of other ranks, or of another pass"
-    assert "kept for a day: the same command goes on from there" in told("--passes", "2")
-    keeps[:] = [first]
-    assert "kept for a day: without --fresh the same command goes on from there" in told("--fresh")
-    keeps.clear()
-    assert "kept for a day: the same command goes on from there" in told()
-    assert "nothing is kept: the same command starts anew" in told("--fresh"), "an earlier one kept it"
-    of_old = first.stat().st_mtime - 24 * 3600
-    os.utime(first, (of_old, of_old))
-    assert "nothing is kept: the same command starts anew" in told()
 
 
 def test_two_calibrations_never_run_at_once(measured: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:

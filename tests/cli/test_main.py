@@ -9,7 +9,7 @@ import pytest
 
 from simgnn.cli import main
 from simgnn.cli.main import COMMANDS, invoke
-from simgnn.closed_output import ended_quietly
+from simgnn.process_end import ended_quietly
 
 HEAVY = ("torch", "dgl", "simpy", "plotly", "pandas", "numba", "scipy", "pyarrow", "numpy", "networkx")
 START_LIMIT_S = 0.6
@@ -85,7 +85,7 @@ def test_an_interrupted_command_says_so(capsys: pytest.CaptureFixture[str], monk
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simgnn.cli.commands.calibrate.measure_groups", interrupted)
+    monkeypatch.setattr("simgnn.cli.calibration.measure_groups", interrupted)
     assert invoke(["calibrate", "--quick"]) == 1
     told = capsys.readouterr().err
     assert "nothing is written" in told
@@ -121,7 +121,7 @@ def test_a_command_whose_reader_has_gone_ends_without_a_word(words: tuple[str, .
 
 def test_a_reader_that_has_all_it_wants_changes_no_status() -> None:
     script = (
-        "import sys\nfrom simgnn.closed_output import ended_quietly\n"
+        "import sys\nfrom simgnn.process_end import ended_quietly\n"
         "sys.exit(ended_quietly(lambda: [print('all', flush=True), sys.stdin.read(), 3][-1]))"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

@@ -28,7 +28,7 @@ def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("simgnn.planner.prepare.read_graph", worked)
     monkeypatch.setattr("simgnn.analysis.compare.compare_runs", worked)
-    monkeypatch.setattr("simgnn.cli.commands.calibrate.measure_groups", worked)
+    monkeypatch.setattr("simgnn.cli.calibration.measure_groups", worked)
     monkeypatch.setattr("simgnn.cli.backend.CommandBackend.canary", worked)
 
 

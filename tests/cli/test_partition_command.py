@@ -10,7 +10,7 @@ from simgnn.graph.load import load_graph
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.quality import measure
+from simgnn.partition.statistics.partition_stats import measure
 
 GRAPH = {"vertices": 400, "edges": 2500, "classes": 4, "feature_width": 16}  # of the fixture "small"
 CLUSTER = ["--set", "cluster.hosts=2", "--set", "cluster.ranks_per_host=2"]

@@ -76,7 +76,7 @@ def test_online_batches_have_a_store_but_no_plan(small: Path, tmp_path: Path, ca
 def test_one_host_and_missing_parts_say_so(small: Path, tmp_path: Path, capsys) -> None:
     arguments = ["sample", str(small), *SEEDED, "--ranks", "2", "--out", str(tmp_path / "b"), "--hot-rows", "5"]
     assert invoke([*arguments, "--only-rank", "0"]) == 0
-    assert "of fetches there is nothing to tell until the batches" in capsys.readouterr().err
+    assert "fetches are not reported until the batches" in capsys.readouterr().err
     assert invoke(arguments) == 0
     captured = capsys.readouterr()
     assert "one host holds all rows, so none is pulled" in captured.err

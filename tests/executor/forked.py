@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import pytest
 
 from simgnn.cli import executor_process
-from simgnn.parent_watch import LIFELINE
+from simgnn.process_end import LIFELINE
 from tests.executor.harness import forking
 
 

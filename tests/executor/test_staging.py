@@ -15,8 +15,7 @@ from executor.minibatch.batches import DrawnBatches, PresampledBatches, SampledB
 from executor.minibatch.input_rows import FoundOrigins, PlannedOrigins, ScheduledRows, StagedRows, Staging
 from executor.state.context import PolicyContext
 from simgnn.errors import BackendError, ConfigError
-from simgnn.sampling.fetches.fetch_plan import FetchPlan, plan_fetches
-from simgnn.sampling.fetches.refill import refill_of
+from simgnn.sampling.fetches.fetch_plan import FetchPlan, plan_fetches, refill_of
 from simgnn.sampling.fetches.remote_rows import Sources, rows_on_hosts
 from tests.sampling.fetch_cases import EPOCHS, SOURCE, Case, make_case
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simgnn.errors import GraphError
-from simgnn.graph import disk_buckets
+from simgnn.graph import store
 from simgnn.graph.build import is_symmetric
 from simgnn.graph.generators import generate
 from simgnn.graph.generators.generate import generate as make
@@ -32,7 +32,7 @@ RECIPES = [
 def small_chunks(monkeypatch):
     """Many chunks and buckets, so that threads have something to disagree on."""
     monkeypatch.setattr(generate, "CHUNK_EDGES", 1000)
-    monkeypatch.setattr(disk_buckets, "BUCKET_EDGES", 5000)
+    monkeypatch.setattr(store, "BUCKET_EDGES", 5000)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
@@ -179,7 +179,7 @@ def test_large_graphs_are_kept_in_the_cache(tmp_path, monkeypatch):
 
 
 def test_nothing_half_written_is_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk_buckets.Keys, "rows", lambda self, bucket, keys: 1 / 0)
+    monkeypatch.setattr(store.Keys, "rows", lambda self, bucket, keys: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         generate_to_disk(RMat(100, 500), tmp_path / "g")
     assert list(tmp_path.iterdir()) == []

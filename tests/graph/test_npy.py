@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simgnn.errors import GraphError
-from simgnn.graph import disk_buckets
+from simgnn.graph import store
 from simgnn.graph.load import load_graph
 from simgnn.graph.readers import tables
 from simgnn.graph.store import graph_digest
@@ -35,7 +35,7 @@ def test_both_ways_give_the_graph_of_the_list(tmp_path, monkeypatch, pairs, dtyp
     monkeypatch.setenv("SIMGNN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tables, "MEMORY_EDGES", 100)
     monkeypatch.setattr(tables, "CHUNK_EDGES", 512)
-    monkeypatch.setattr(disk_buckets, "BUCKET_EDGES", 900)
+    monkeypatch.setattr(store, "BUCKET_EDGES", 900)
     streamed = load(tmp_path / "some.npy", symmetrise=symmetrise)
     assert isinstance(streamed.csr.indices, np.memmap)
     assert graph_digest(streamed) == graph_digest(whole)

@@ -14,7 +14,7 @@ from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
 from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.metis import Metis
-from simgnn.partition.statistics.quality import TYPES, type_balances, vertex_types
+from simgnn.partition.statistics.partition_stats import TYPES, type_balances, vertex_types
 from simgnn.sampling.batches.plan import even_split
 
 CONSTRAINTS = ("train", "validation", "test", "edges")

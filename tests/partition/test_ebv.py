@@ -16,7 +16,7 @@ from simgnn.partition.partition import partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.statistics import count
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.quality import measure
+from simgnn.partition.statistics.partition_stats import measure
 
 HOSTS = {
     "one host": lambda ranks: [0] * ranks,

@@ -18,7 +18,7 @@ from simgnn.partition.local.masters import master_sets, replica_sets
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.quality import Quality, connections, measure
+from simgnn.partition.statistics.partition_stats import Quality, connections, measure
 
 POLICIES = st.builds(
     Ebv,

@@ -19,7 +19,7 @@ from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.hdrf import Hdrf
 from simgnn.partition.partitioners.random_edges import RandomEdges
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.quality import measure
+from simgnn.partition.statistics.partition_stats import measure
 from simgnn.policy import Partitioner
 
 CUTS: list[Partitioner] = [RandomEdges(), Dbh(), Hdrf(), Hdrf(edge_order="random")]

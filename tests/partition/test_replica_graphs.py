@@ -16,7 +16,7 @@ from simgnn.partition.local.vertex_cut import BY_HOSTS, LEVELS, ReplicaGraph, bu
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.quality import connections
+from simgnn.partition.statistics.partition_stats import connections
 from simgnn.policy import Reorder
 
 

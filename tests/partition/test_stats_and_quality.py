@@ -14,7 +14,7 @@ from simgnn.graph.graph import Graph
 from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.random import Random
 from simgnn.partition.statistics.count import partition_stats
-from simgnn.partition.statistics.quality import connections, measure
+from simgnn.partition.statistics.partition_stats import connections, measure
 from simgnn.policy import Assignment
 
 

@@ -14,8 +14,7 @@ from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.random import Random
 from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.file import even, load_stats, save_stats
-from simgnn.partition.statistics.partition_stats import Origin, stats_to_parts
-from simgnn.partition.statistics.quality import measure
+from simgnn.partition.statistics.partition_stats import Origin, measure, stats_to_parts
 from simgnn.partition.statistics.schema import LARGEST_RANKS
 from simgnn.partition.store import partition_artifact
 from simgnn.policy import Partitioner

@@ -86,3 +86,8 @@ def payload_bytes(requests: SampleRequests) -> NDArray[np.int64]:
     ranks = np.arange(total.shape[0])
     total[ranks, ranks] = 0
     return total
+
+
+def size_bytes(structure: HostStructure) -> int:
+    """Bytes of all arrays of a host's structure."""
+    return sum(array.nbytes for array in structure.arrays().values())

@@ -45,7 +45,7 @@ def test_hot_rows_are_the_most_frequent_and_ties_go_to_the_smaller_id(counts: di
 @settings(deadline=None)
 @given(st.lists(counts_of_rows, max_size=5))
 def test_a_curve_is_monotone_and_counts_what_caches_would(rankings: list[dict[int, int]]) -> None:
-    curve = sum((HitCurve.of_ranking(ranking_of(counts)) for counts in rankings), HitCurve.none())
+    curve = sum((HitCurve.of_ranking(ranking_of(counts)) for counts in rankings), HitCurve(*np.zeros((2, 0), np.int64)))
     longest = max((len(counts) for counts in rankings), default=0)
     assert curve.remote == sum(sum(counts.values()) for counts in rankings)
     assert curve.hits(0) == curve.cached(0) == 0

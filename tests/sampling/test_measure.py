@@ -11,9 +11,8 @@ from fetch_cases import EPOCHS, SOURCE, Case
 from simgnn.sampling.batches.plan import open_plan, save_plan
 from simgnn.sampling.batches.presample import open_part
 from simgnn.sampling.draw.sampler import Sampler
-from simgnn.sampling.fetches.fetch_plan import plan_fetches
+from simgnn.sampling.fetches.fetch_plan import Pieces, plan_fetches
 from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows
-from simgnn.sampling.fetches.refill import Pieces
 
 
 def test_rows_and_edges_are_those_of_every_batch(case: Case) -> None:

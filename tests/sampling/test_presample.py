@@ -137,7 +137,7 @@ def test_a_damaged_part_is_refused_by_readers_and_made_again(
         open_part(folder, 1, 0)
     again = presample(plan, "s", folder, EPOCHS)
     assert (again.made, again.digest) == (1, whole.digest)
-    with pytest.raises(ConfigError, match="is not there"):
+    with pytest.raises(ConfigError, match="expected presampled batches"):
         open_part(folder, EPOCHS, 0)
 
 

@@ -7,7 +7,7 @@ import pytest
 from fetch_cases import EPOCHS, Case
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parted_sampling import assert_equal_batches, payload_bytes, sample_together, structures
+from parted_sampling import assert_equal_batches, payload_bytes, sample_together, size_bytes, structures
 from sampling_graphs import csr_of, hubs, owners
 
 from simgnn.errors import ConfigError, GraphError
@@ -70,10 +70,10 @@ def test_a_host_holds_its_own_rows_only() -> None:
         assert structure.host == host
         assert structure.part.oid[:n].tolist() == core.tolist()
         # docs/systems/distdgl.md, and both tables of ids
-        assert structure.size_bytes == 8 * (n + 1) + 4 * edges + 8 * halo + 8 * (n + halo) + 8 * 4 + 16 * 300
-        assert structure_bytes(csr, owner, serving)[host] == structure.size_bytes
+        assert size_bytes(structure) == 8 * (n + 1) + 4 * edges + 8 * halo + 8 * (n + halo) + 8 * 4 + 16 * 300
+        assert structure_bytes(csr, owner, serving)[host] == size_bytes(structure)
         again = HostStructure.from_arrays(host, structure.arrays())
-        assert (again.part.first, again.host, again.size_bytes) == (structure.part.first, host, structure.size_bytes)
+        assert (again.part.first, again.host, size_bytes(again)) == (structure.part.first, host, size_bytes(structure))
         with pytest.raises(ValueError, match="read-only"):
             structure.part.indices[0] = 1
 

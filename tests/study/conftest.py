@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.study.validate.results import Scoreboard
+from simgnn.study.validate.scoreboard import Scoreboard
 from simgnn.study.validate.suite_runs import validate
 from tests.executor.forked import forked_ranks
 from tests.study.worlds import Pretended, small_suite

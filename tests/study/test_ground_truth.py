@@ -7,7 +7,7 @@ import pytest
 
 from simgnn.cli.backend import CommandBackend
 from simgnn.cli.tables.console import Reporter
-from simgnn.study.validate.shipped_truth import truth_folder
+from simgnn.study.validate.suite_file import truth_folder
 from simgnn.study.validate.suite_runs import rescore
 
 TRUTH = Path(str(resources.files("simgnn.study"))) / "truth"

@@ -76,17 +76,18 @@ def test_a_system_that_needs_a_record_is_told_before_any_work(tmp_path: Path) ->
     assert "(8 of 8 cases, the first small-ebv-P2-here-narrow)" in told
 
 
-def test_a_rate_that_no_case_uses_is_told_before_any_work(tmp_path: Path) -> None:
-    (told,) = refused(tmp_path, sensitivity=[{"primitive": "*"}, {"primitive": "sample"}])
-    assert told.startswith("sensitivity.1.primitive: got 'sample', which no case uses")
-    assert "spmm" in told
+def test_a_rate_that_no_case_uses_is_reported_before_the_first_run(tmp_path: Path) -> None:
+    backend = Pretended()
+    with pytest.raises(ConfigError, match=r"^sensitivity\.1: half the rate of sample changes no prediction"):
+        validate(small_suite(sensitivity=[{"primitive": "*"}, {"primitive": "sample"}]), tmp_path, backend)
+    assert "run" not in backend.names()
 
 
 def test_a_rate_that_changes_nothing_is_told_before_the_first_run_and_left_out_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = Pretended()
-    monkeypatch.setattr("simgnn.study.validate.freeze.affects", lambda profile, what: False)
+    monkeypatch.setattr("simgnn.study.validate.freeze.slow_down", lambda profile, what: profile)
     with pytest.raises(ConfigError, match=r"sensitivity\.0: half the rate of loopback links changes no prediction"):
         validate(small_suite(sensitivity=[{"link": "loopback"}], **HERE), tmp_path, backend)
     assert "run" not in backend.names()

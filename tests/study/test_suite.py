@@ -14,9 +14,8 @@ from simgnn.errors import ConfigError
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.study.cases import AXES, case_experiment, with_data_folder
 from simgnn.study.profile_variants import slow_down
-from simgnn.study.validate.stratified_draw import balanced_draw
-from simgnn.study.validate.suite import Slowed
-from simgnn.study.validate.suite_file import find_suite, load_suite, parse_suite, suite_names
+from simgnn.study.validate.suite import Slowed, balanced_draw
+from simgnn.study.validate.suite_file import find_suite, load_suite, parse_suite
 from simgnn.tomlfile import load_toml
 
 RUNS = ("issue2", "quick", "testbed")
@@ -26,7 +25,6 @@ RUNS = ("issue2", "quick", "testbed")
 def test_shipped_suites_are_whole(name: str) -> None:
     suite = load_suite(find_suite(name))
     assert suite.name == name
-    assert name in suite_names()
     assert len(suite.cases()) == len(set(suite.cases()))
     assert parse_suite(suite.to_table(), "again") == suite
 

@@ -19,9 +19,8 @@ from simgnn.study.validate.ground_truth import (
     TruthFolder,
     as_row,
     read_runs,
-    write_rows,
 )
-from simgnn.study.validate.results import Scoreboard
+from simgnn.study.validate.scoreboard import Scoreboard
 from simgnn.study.validate.suite_runs import keep, rescore, validate
 from simgnn.tomlfile import write_toml
 from tests.study.worlds import Pretended, small_suite
@@ -85,7 +84,7 @@ def test_runs_of_an_earlier_version_are_read_without_a_digest(
     """As the kept truths have them: versions beside the runs, other keys in the freeze."""
     runs, used = read_runs(TruthFolder(kept))
     assert used == [versions()]
-    write_rows(runs, RUNS_SCHEMA, kept / "runs.parquet")
+    write_table(pa.Table.from_pylist([as_row(run) for run in runs], schema=RUNS_SCHEMA), kept / "runs.parquet")
     (kept / EARLIER_VERSIONS).write_text(json.dumps({"format": 1, "versions": [{**versions(), "torch": "0.1"}]}))
     frozen = json.loads((kept / "frozen.json").read_text()) | {"format": 2, "prepared": {}}
     (kept / "frozen.json").write_text(json.dumps(frozen))

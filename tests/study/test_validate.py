@@ -15,8 +15,7 @@ from simgnn.cli.tables.console import Reporter
 from simgnn.errors import BackendError, ConfigError
 from simgnn.locks import locked_folder
 from simgnn.report.validation import print_scoreboard, write_report
-from simgnn.study.validate.results import Scoreboard
-from simgnn.study.validate.scoreboard import ROOFLINE, SIMULATOR
+from simgnn.study.validate.scoreboard import ROOFLINE, SIMULATOR, Scoreboard
 from simgnn.study.validate.suite_runs import keep, rescore, validate
 from tests.study.worlds import SUITE, Pretended, small_suite
 
@@ -283,7 +282,7 @@ def test_a_machine_without_testbeds_is_bad_input(
     status: int, error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = f"import sys; print('executor: error: testbed: no root'); sys.exit({status})"
-    monkeypatch.setattr("simgnn.cli.testbed.check_executor", lambda: None)
+    monkeypatch.setattr("simgnn.cli.executor_process.check_executor", lambda: None)
     real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda words, **options: real([sys.executable, "-c", script], **options))
     if error is None:

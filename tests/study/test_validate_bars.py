@@ -8,9 +8,8 @@ import pytest
 from simgnn.errors import ConfigError
 from simgnn.report.validation import closing_lines
 from simgnn.study.validate.ground_truth import TruthFolder, read_predictions, read_runs, write_runs
-from simgnn.study.validate.results import Scoreboard
-from simgnn.study.validate.scoreboard import build_scoreboard
-from simgnn.study.validate.shipped_truth import truth_folder
+from simgnn.study.validate.scoreboard import Scoreboard, build_scoreboard
+from simgnn.study.validate.suite_file import truth_folder
 from simgnn.study.validate.suite_runs import keep, rescore, validate
 from tests.study.worlds import Pretended, small_suite
 
@@ -22,7 +21,7 @@ def test_kept_runs_without_a_bound_guard_nothing_and_are_refused(
     kept = tmp_path / "truth" / "small"
     kept.parent.mkdir()
     keep(finished[1], kept)
-    monkeypatch.setattr("simgnn.study.validate.shipped_truth.kept_folder", lambda: kept.parent)
+    monkeypatch.setattr("simgnn.study.validate.suite_file.TRUTH", kept.parent)
     with pytest.raises(ConfigError, match=r"without a bound\.toml, expected the worst score"):
         truth_folder("small")
     (kept / "bound.toml").write_text("")

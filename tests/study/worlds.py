@@ -100,8 +100,8 @@ class Pretended:
         self.events.append(f"declare {testbed.name}")
         save_profile(load_profile(base), out)
 
-    def check(self, experiment: Experiment) -> frozenset[str]:
-        return self._inner.check(experiment)
+    def check(self, experiment: Experiment) -> None:
+        self._inner.check(experiment)
 
     def prepare(self, experiment: Experiment, out: Path) -> Counted:
         self.events.append(f"prepare {out.name}")

@@ -9,8 +9,7 @@ import pytest
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.graph.load import load_graph
-from simgnn.study.published.datasets import Balance, Counted, Reuse
-from simgnn.study.published.suite import load_published, published_folder
+from simgnn.study.published.suite import Balance, Counted, Reuse, load_published, published_folder
 from simgnn.study.validate.suite_file import find_suite
 from tools.count_published import degree, divided, main, reread_hits
 

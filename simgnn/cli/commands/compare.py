@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from simgnn.cli.options import JsonOption, path_argument, path_option
+from simgnn.cli.tables.console import print_json
 from simgnn.outputs import check_output_file, make_parent
 
 
@@ -23,7 +24,6 @@ def command(
     # loaded when the command runs: its help starts fast
     from simgnn.analysis.compare import compare_runs
     from simgnn.cli.predict import TRACE_EPOCHS
-    from simgnn.cli.tables.console import print_json
     from simgnn.report.perfetto import write_perfetto
     from simgnn.report.text import print_comparison
 

@@ -1,26 +1,25 @@
 """``simgnn hardware``: the hardware profiles that predictions are made for."""
 
-import sys
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simgnn.cli.commands import hardware_diff, hardware_time
+from simgnn.cli.commands import hardware_time
+from simgnn.cli.options import command_group
+from simgnn.cli.tables.console import note, print_json
 from simgnn.errors import HardwareError
+from simgnn.report.terminal import print_table, terminal
 
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from simgnn.hardware.profile.profile import Profile
     from simgnn.hardware.show.describe import Node
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="List, show, check and compare hardware profiles, and time single ops on them.\n\n"
+app = command_group(
+    "List, show, check and compare hardware profiles, and time single ops on them.\n\n"
     "A profile is a TOML file that says what a machine or a cluster is made of: devices, links, topology, and how long "
     "each primitive and each collective takes there. Every number carries its unit and its source: measured (by "
     "[bold]simgnn calibrate[/bold]), published, datasheet, or assumed.\n\n"
@@ -28,11 +27,7 @@ app = typer.Typer(
     "Example: [bold]simgnn hardware show a800-pcie-ib-2x8[/bold]",
 )
 AsJson = Annotated[bool, typer.Option("--json", help="Print machine-readable output, numbers in SI units.")]
-WIDTH = 160
-"""Width of what goes into a pipe or a file."""
-
 app.command("time")(hardware_time.command)
-app.command("diff")(hardware_diff.command)
 
 
 @app.command("list")
@@ -42,34 +37,30 @@ def list_profiles(json: AsJson = False) -> None:
     Example: [bold]simgnn hardware list[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.console import print_json
     from simgnn.hardware.profile.library import calibration_path, known_profiles
     from simgnn.hardware.profile.profile import load_profile
     from simgnn.hardware.show.describe import counts
-    from simgnn.report.terminal import print_table
 
     found = dict(sorted(known_profiles().items()))
     if calibration_path().is_file():
         found["(last calibration)"] = calibration_path()
     rows: list[dict[str, Any]] = []
     for name, path in found.items():
-        try:
+        fault = f"broken: simgnn hardware check {path}"
+        row: dict[str, Any] = {"profile": name, "hosts": None, "devices": None, "sources": {}, "about": fault}
+        with suppress(HardwareError):
             profile = load_profile(path)
-        except HardwareError:
-            fault = f"broken: simgnn hardware check {path}"
-            rows.append({"profile": name, "hosts": None, "devices": None, "sources": {}, "about": fault})
-            continue
-        about = profile.meta.description
-        numbers = {source: count for source, count in profile.source_counts().items() if count}
-        rows.append({"profile": name, **counts(profile), "sources": numbers, "about": about, "path": str(path)})
+            sources = {source: count for source, count in profile.source_counts().items() if count}
+            row |= {**counts(profile), "sources": sources, "about": profile.meta.description, "path": str(path)}
+        rows.append(row)
     if json:
         print_json(rows)
         return
     table = []
     for row in rows:
-        numbers_told = ", ".join(f"{count} {source}" for source, count in row["sources"].items())
+        numbers = ", ".join(f"{count} {source}" for source, count in row["sources"].items())
         shown = ["" if row[key] is None else str(row[key]) for key in ("hosts", "devices")]
-        table.append([row["profile"], row["about"], *shown, numbers_told])
+        table.append([row["profile"], row["about"], *shown, numbers])
     print_table("", ["profile", "about", "hosts", "devices", "numbers"], table, left=2)
 
 
@@ -84,7 +75,6 @@ def show_profile(
     is sent; the diagonal is the link among ranks on one device. Example: [bold]simgnn hardware show cpu-100gbe-8[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.console import print_json
     from simgnn.hardware.profile.profile import load_profile
     from simgnn.hardware.show.describe import as_json, bandwidth_matrix, counts, tree
 
@@ -94,8 +84,14 @@ def show_profile(
         between = {"devices": names, "bytes_per_s": matrix.tolist()}
         print_json({"counts": counts(profile), "bandwidth": between, "profile": as_json(profile)})
         return
-    _console().print(_rich_tree(tree(profile)))
-    _print_matrix(profile, names, matrix.tolist())
+    terminal().print(_rich_tree(tree(profile)))
+    total = counts(profile)["devices"]
+    part = f", {len(names)} of {total} devices" if total > len(names) else ""
+    rows = [
+        [f"{index} {name}", *("-" if rate != rate else f"{rate / 1e9:.2f}" for rate in row)]
+        for index, (name, row) in enumerate(zip(names, matrix.tolist(), strict=True))
+    ]
+    print_table(f"Bandwidth, GB/s{part}", ["from \\ to", *map(str, range(len(names)))], rows)
 
 
 @app.command("check")
@@ -103,15 +99,14 @@ def check_profile(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file, or a profile's name.")],
     json: AsJson = False,
 ) -> None:
-    """Check a profile and tell every fault of it at once; exit status 2 when there are any.
+    """Check a profile and report all its faults at once; exit status 2 when there are any.
 
-    Looked for: keys, units and values; names that nothing bears; devices that nothing reaches; bandwidths of zero;
-    curves and collectives that training is priced from, and that there is one of each: regimes of sizes of a collective
-    meet but do not overlap, and of its algorithms a choice tells which. Example: [bold]simgnn hardware check
+    Checks keys, units and values; names of things that do not exist; devices that nothing reaches; bandwidths of zero;
+    and that there is one of each curve and collective that training is priced from: size ranges of a collective meet
+    but do not overlap, and a choice says which of its algorithms is used. Example: [bold]simgnn hardware check
     mine.toml[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.console import print_json
     from simgnn.hardware.profile.check import price_problems, table_price_problems
     from simgnn.hardware.profile.library import find_profile
     from simgnn.hardware.profile.profile import find_problems, load_table
@@ -131,11 +126,63 @@ def check_profile(
         raise typer.Exit(2)
 
 
-def _console() -> Any:
-    # loaded when the command runs: its help starts fast
-    from rich.console import Console
+@app.command("diff")
+def diff_profiles(
+    first: Annotated[str, typer.Argument(metavar="A", help="A profile's name, or a TOML file.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The same, of the same machine.")],
+    json: AsJson = False,
+) -> None:
+    """Compare two calibrations of a machine: times predicted by B over those by A, wherever both were measured.
 
-    return Console(width=None if sys.stdout.isatty() else WIDTH, markup=False, highlight=False)
+    Work by primitive and level (ranks at once x threads), links, and collectives by group size and regime of sizes;
+    median and worst over a fixed grid of sizes. 'beyond' marks medians that differ by more than the spreads of both
+    together (root of the sum of squares) and by more than 1 %. What is not compared is listed with the reason, such as
+    collectives at rank counts that were not measured. Example: [bold]simgnn hardware diff
+    before.toml after.toml[/bold]
+    """
+    # loaded when the command runs: its help starts fast
+    from simgnn.hardware.profile.library import find_profile
+    from simgnn.hardware.profile.profile import load_profile
+    from simgnn.hardware.show.difference import compare_profiles, furthest
+
+    profiles = [load_profile(name) for name in (first, second)]
+    difference = compare_profiles(*profiles)
+    names = [profile.meta.name for profile in profiles]
+    if names[0] == names[1]:  # calibrations of one machine are called after it
+        names = [f"{name} ({find_profile(given)})" for name, given in zip(names, (first, second), strict=True)]
+    beyond = furthest(difference.changes)
+    if json:
+        print_json(
+            {
+                "first": names[0],
+                "second": names[1],
+                "changes": [asdict(change) for change in difference.changes],
+                "beyond_spread": [f"{change.what}, {change.level}" for change in beyond],
+                "not_compared": list(difference.apart),
+            }
+        )
+        return
+    rows = [
+        [
+            change.what,
+            change.level,
+            f"{change.median:.3f}",
+            f"{change.worst:.3f}",
+            str(change.sizes),
+            "-" if change.spread is None else f"± {change.spread:.1%}",
+            "beyond" if change.beyond else "",
+        ]
+        for change in difference.changes
+    ]
+    columns = ["", "level", "median B/A", "worst B/A", "sizes", "spread", ""]
+    print_table(f"Times of {names[1]} over {names[0]}", columns, rows, left=2)
+    for text in difference.apart:
+        note(f"not compared: {text}")
+    if beyond:
+        names = [f"{change.what} ({change.level}) x {change.median:.2f}" for change in beyond]
+        note(f"{len(beyond)} of {len(difference.changes)} differ by more than their spread: {', '.join(names)}")
+    else:
+        note(f"none of {len(difference.changes)} differs by more than its spread")
 
 
 def _rich_tree(node: "Node") -> "Tree":
@@ -147,18 +194,3 @@ def _rich_tree(node: "Node") -> "Tree":
     for child in node.children:
         branch.add(_rich_tree(child))
     return branch
-
-
-def _print_matrix(profile: "Profile", names: list[str], matrix: list[list[float]]) -> None:
-    # loaded when the command runs: its help starts fast
-    from simgnn.hardware.show.describe import counts
-    from simgnn.report.terminal import print_table
-
-    total = counts(profile)["devices"]
-    part = f", {len(names)} of {total} devices" if total > len(names) else ""
-    numbered = [f"{index} {name}" for index, name in enumerate(names)]
-    rows = [
-        [name, *("-" if rate != rate else f"{rate / 1e9:.2f}" for rate in row)]
-        for name, row in zip(numbered, matrix, strict=True)
-    ]
-    print_table(f"Bandwidth, GB/s{part}", ["from \\ to", *map(str, range(len(names)))], rows)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simgnn.cli.options import path_option
+from simgnn.cli.tables.console import note, print_json
 from simgnn.errors import ConfigError
+from simgnn.report.terminal import print_table
 from simgnn.units import parse
 
 if TYPE_CHECKING:
@@ -17,11 +19,11 @@ if TYPE_CHECKING:
     from simgnn.sim.one_op import OpTime
 
 MOST_NUMBERS = 12
-"""Lines of numbers behind a price that the screen shows; --json has all."""
+"""Numbers behind a price that the screen shows; --json has all."""
 
 
-def _size(help: str) -> Any:
-    return typer.Option(help=help, show_default=False, metavar="N", rich_help_panel="Sizes of the op")
+def _size(help: str, *names: str, metavar: str = "N") -> Any:
+    return typer.Option(*names, help=help, show_default=False, metavar=metavar, rich_help_panel="Sizes of the op")
 
 
 def command(
@@ -29,9 +31,8 @@ def command(
     op: Annotated[str, typer.Argument(metavar="OP", help="allreduce, broadcast, allgather, barrier, send, exchange, "
                                       "h2d, d2h, aggregate, matmul, elementwise, copy, gather, loss, optimizer, "
                                       "attention_sums, ... (any other name lists them all)")],
-    bytes_: Annotated[str | None, typer.Option("--bytes", metavar="SIZE", help="Bytes with a unit: 64MiB. All-gather: "
-                      "of one rank; exchange: of every pair.", show_default=False,
-                      rich_help_panel="Sizes of the op")] = None,
+    bytes_: Annotated[str | None, _size("Bytes with a unit: 64MiB. All-gather: of one rank; exchange: of every pair.",
+                                        "--bytes", metavar="SIZE")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", metavar="P", help="Ranks that take part, host by host; "
                      "default: one a device, on CPUs as many as were calibrated if these are more, of a testbed those "
                      "that it declares (aggregate, matmul...: each does the same work).",
@@ -41,12 +42,9 @@ def command(
                         show_default=False)] = None,
     threads: Annotated[int | None, typer.Option("--threads", metavar="N", help="CPU threads of each rank; default: the "
                        "device's cores divided evenly.", show_default=False)] = None,
-    from_: Annotated[str | None, typer.Option("--from", metavar="RANK", help="Sender of a send; default 0.",
-                     show_default=False, rich_help_panel="Sizes of the op")] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="RANK", help="Receiver of a send; default 1.",
-                  show_default=False, rich_help_panel="Sizes of the op")] = None,
-    root: Annotated[str | None, typer.Option("--root", metavar="RANK", help="Of a broadcast; default 0.",
-                    show_default=False, rich_help_panel="Sizes of the op")] = None,
+    from_: Annotated[str | None, _size("Sender of a send; default 0.", "--from", metavar="RANK")] = None,
+    to: Annotated[str | None, _size("Receiver of a send; default 1.", metavar="RANK")] = None,
+    root: Annotated[str | None, _size("Root of a broadcast; default 0.", metavar="RANK")] = None,
     matrix: Annotated[Path | None, path_option("--matrix", "FILE", "Bytes of an exchange, row: sender, "
                       "column: receiver; .npy, .csv (bytes, or sizes with a unit) or .json.",
                       rich_help_panel="Sizes of the op")] = None,
@@ -99,13 +97,13 @@ def command(
     # the simulator is slow to load: only once everything is right
     from simgnn.sim.one_op import time_op
 
-    show(question, machine, time_op(question, machine), as_json)
+    _show(question, machine, time_op(question, machine), as_json)
 
 
 def read_matrix(path: Path) -> list[list[int]]:
     """Bytes from rank i to rank j, [P][P], from .npy, .json, or lines of numbers or sizes ("64 KiB").
 
-    Raises :class:`ConfigError` for what is no such table.
+    Raises :class:`ConfigError` for a file without such a table.
     """
     try:
         if path.suffix == ".npy":
@@ -122,17 +120,13 @@ def read_matrix(path: Path) -> list[list[int]]:
             entries = json.loads(path.read_text() or "[]")
         else:
             lines = [line.strip() for line in path.read_text().splitlines()]
-            entries = [
-                line.replace(";", ",").split(",") if "," in line or ";" in line else line.split()
-                for line in lines
-                if line and not line.startswith("#")
-            ]
+            lines = [line.replace(";", ",") for line in lines if line and not line.startswith("#")]
+            entries = [line.split("," if "," in line else None) for line in lines]
     except (OSError, ValueError, EOFError) as error:
         raise ConfigError(f"--matrix: {path} cannot be read: {error}") from None
-    if not isinstance(entries, list) or not all(isinstance(row, list) for row in entries):
-        raise ConfigError(f"--matrix: {path} holds no table, expected P rows of P numbers: bytes from i to j")
-    if not entries:
-        raise ConfigError(f"--matrix: {path} is empty, expected P rows of P numbers: bytes from i to j")
+    if not isinstance(entries, list) or not all(isinstance(row, list) for row in entries) or not entries:
+        what = "is empty" if entries == [] else "holds no table"
+        raise ConfigError(f"--matrix: {path} {what}, expected P rows of P numbers: bytes from i to j")
     return [
         [_entry(value, f"{path}, row {i}, column {j}") for j, value in enumerate(row)] for i, row in enumerate(entries)
     ]
@@ -140,33 +134,30 @@ def read_matrix(path: Path) -> list[list[int]]:
 
 def _entry(value: Any, where: str) -> int:
     try:
-        bare = float(value)
+        found = float(value)
     except (ValueError, TypeError, OverflowError):
-        bare = None
-    try:
-        found = parse(value, "bytes") if bare is None else bare
-    except ValueError as error:
-        raise ConfigError(f"--matrix: {where}: {error}") from None
+        try:
+            found = parse(value, "bytes")
+        except ValueError as error:
+            raise ConfigError(f"--matrix: {where}: {error}") from None
     if isinstance(value, bool) or not (0 <= found < inf) or found != int(found):
         raise ConfigError(f"--matrix: {where}: got {value}, expected a whole number of bytes, none negative")
     return int(found)
 
 
-def show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool) -> None:
-    """Print the time of an op."""
+def _show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool) -> None:
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.console import note, print_json
     from simgnn.cli.tables.results import amount, seconds
     from simgnn.hardware.price.operations import weakest
-    from simgnn.report.terminal import print_table
 
     name, source = machine.profile.meta.name, weakest(time.numbers)
     by_device = {
         kind: max(float(time.per_rank_s[rank]) for rank, mine in enumerate(machine.types) if mine == kind)
         for kind in dict.fromkeys(machine.types)
     }
-    assumed = [told.key for told in time.numbers if told.source == "assumed"]
-    rate = _rate(question, time.seconds)
+    assumed = [number.key for number in time.numbers if number.source == "assumed"]
+    hosts, nbytes = len(set(machine.hosts)), question.sizes.get("bytes")
+    rate = nbytes / time.seconds if nbytes and time.seconds > 0 and question.form.moves != "exchange" else None
     if as_json:
         print_json(
             {
@@ -174,7 +165,7 @@ def show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool
                 "op": question.op,
                 "sizes": dict(question.sizes),
                 "ranks": machine.ranks,
-                "hosts": len(set(machine.hosts)),
+                "hosts": hosts,
                 "threads_per_rank": list(machine.threads_per_rank),
                 "seconds": time.seconds,
                 "interval_s": time.interval_s,
@@ -187,11 +178,10 @@ def show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool
                 "bytes_per_s": rate,
                 "per_device_s": by_device,
                 "per_rank_s": time.per_rank_s.tolist(),
-                "numbers": [told._asdict() for told in time.numbers],
+                "numbers": [number._asdict() for number in time.numbers],
             }
         )
         return
-    hosts = len(set(machine.hosts))
     around = time.interval_s
     sizes = ", ".join(
         f"{key} {amount(value) if key == 'bytes' else f'{value:,}'}" for key, value in question.sizes.items()
@@ -206,9 +196,9 @@ def show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool
     ]
     if len(by_device) > 1 and question.form.primitive is not None:
         table += [[f"on {kind}", seconds(value)] for kind, value in by_device.items()]
-    for told in time.numbers[:MOST_NUMBERS]:
-        spread = "" if told.spread is None else f", ± {told.spread:.1%}"
-        table.append([told.key, f"{told.source}{spread}"])
+    for number in time.numbers[:MOST_NUMBERS]:
+        spread = "" if number.spread is None else f", ± {number.spread:.1%}"
+        table.append([number.key, f"{number.source}{spread}"])
     if len(time.numbers) > MOST_NUMBERS:
         table.append([f"{len(time.numbers) - MOST_NUMBERS} more numbers", "--json"])
     print_table(f"{question.op} on {name}", ["", "value"], [row for row in table if row[1]], left=2)
@@ -216,10 +206,3 @@ def show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool
         note("extrapolated: a size, a rank count or a concurrency level lies outside what was measured")
     if assumed:
         note(f"assumed: {', '.join(assumed[:5])}{', ...' if len(assumed) > 5 else ''}")
-
-
-def _rate(question: "Question", seconds: float) -> float | None:
-    nbytes = question.sizes.get("bytes")
-    if not nbytes or seconds <= 0 or question.form.moves == "exchange":
-        return None
-    return nbytes / seconds

@@ -1,40 +1,27 @@
 """``simgnn run``: train an experiment for real."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from simgnn.cli.options import (
-    EpochsOption,
-    ExperimentArgument,
-    ForceOption,
-    HardwareOption,
-    JsonOption,
-    OutOption,
-    RanksOption,
-    SetOption,
-    experiment_of,
-)
-from simgnn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from simgnn.experiment.schema import Experiment
+from simgnn.cli import options as opt
+from simgnn.cli.tables.console import Reporter, note, print_json
 
 
 def command(
-    experiment: ExperimentArgument,
-    overrides: SetOption = None,
-    hardware: HardwareOption = None,
-    ranks: RanksOption = None,
-    epochs: EpochsOption = None,
-    out: OutOption = None,
-    force: ForceOption = False,
+    experiment: opt.ExperimentArgument,
+    overrides: opt.SetOption = None,
+    hardware: opt.HardwareOption = None,
+    ranks: opt.RanksOption = None,
+    epochs: opt.EpochsOption = None,
+    out: opt.OutOption = None,
+    force: opt.ForceOption = False,
     prepare_only: Annotated[
         bool, typer.Option("--prepare", help="Only write the run directory, to be started with torchrun.")
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out DIR.")] = False,
-    as_json: JsonOption = False,
+    as_json: opt.JsonOption = False,
 ) -> None:
     """Train an experiment for real: one process a rank, on this machine.
 
@@ -42,15 +29,14 @@ def command(
     torchrun --nproc-per-node P -m executor run DIR. Example:
     [bold]simgnn run vanilla --ranks 2 --epochs 20 --out runs/measured[/bold]
     """
-    loaded = experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
+    loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.console import Reporter, note, print_json
     from simgnn.cli.tables.results import show_result
-    from simgnn.cli.train import carry_out, free_directory, prepare_run, torchrun_command
+    from simgnn.cli.train import carry_out, check_resumable, free_directory, prepare_run, torchrun_command
 
     reporter = Reporter(quiet=as_json)
     if resume:
-        directory = _resumable(loaded, out)
+        directory = check_resumable(loaded, out)
     else:
         directory = prepare_run(loaded, out or free_directory(Path("runs"), loaded.name), reporter, force)
     if prepare_only:
@@ -64,25 +50,3 @@ def command(
     show_result(result, as_json, directory)
     if result.status != "ok":
         raise typer.Exit(1)
-
-
-def _resumable(experiment: "Experiment", out: Path | None) -> Path:
-    """The run directory to go on with: it must hold the same experiment."""
-    # loaded when the command runs: its help starts fast
-    from simgnn.planner.directory import EXPERIMENT_FILE, differences
-
-    if out is None:
-        raise ConfigError("--resume: got no --out, expected --out DIR with the run directory to go on with")
-    if not (out / EXPERIMENT_FILE).is_file():
-        raise ConfigError(
-            f"--resume: got {out}, which is not a run directory; expected one that `simgnn run` has written"
-        )
-    different = differences(experiment, out)
-    if different:
-        raise ConfigError(
-            [
-                f"--resume: {path}: got {new}, expected {old} as in {out}; use --out for a new run"
-                for path, old, new in different
-            ]
-        )
-    return out.resolve()

@@ -2,40 +2,29 @@
 
 import typer
 
-from simgnn.cli.options import (
-    ActivityOption,
-    EpochsOption,
-    ExperimentArgument,
-    ForceOption,
-    HardwareOption,
-    JsonOption,
-    OutOption,
-    RanksOption,
-    SetOption,
-    experiment_of,
-)
+from simgnn.cli import options as opt
+from simgnn.cli.tables.console import Reporter
 
 
 def command(
-    experiment: ExperimentArgument,
-    overrides: SetOption = None,
-    hardware: HardwareOption = None,
-    ranks: RanksOption = None,
-    epochs: EpochsOption = None,
-    activity: ActivityOption = None,
-    out: OutOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    experiment: opt.ExperimentArgument,
+    overrides: opt.SetOption = None,
+    hardware: opt.HardwareOption = None,
+    ranks: opt.RanksOption = None,
+    epochs: opt.EpochsOption = None,
+    activity: opt.ActivityOption = None,
+    out: opt.OutOption = None,
+    force: opt.ForceOption = False,
+    as_json: opt.JsonOption = False,
 ) -> None:
     """Predict how long an experiment takes, what it sends and how much memory it needs.
 
     Without --hardware: this machine's last calibration. Exit status 3: it runs out of memory. Example:
     [bold]simgnn simulate vanilla --hardware a800-pcie-ib-2x8 --ranks 8 --epochs 20 --out runs/predicted[/bold]
     """
-    loaded = experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
-    # what is slow to load comes after the faults that are quick to tell
+    loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
+    # loaded after the checks that are quick
     from simgnn.cli.predict import predict, write_prediction
-    from simgnn.cli.tables.console import Reporter
     from simgnn.cli.tables.results import show_result
     from simgnn.planner.directory import check_free
 

@@ -1,31 +1,24 @@
 """``simgnn systems``: the shipped systems and what they are made of."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from simgnn.experiment.schema import Experiment
+from simgnn.cli.options import JsonOption, command_group
+from simgnn.cli.tables.console import print_json
+from simgnn.report.terminal import print_table
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="List and show the shipped systems. Example: [bold]simgnn systems show vanilla[/bold]",
+app = command_group(
+    "List and show the shipped systems. Example: [bold]simgnn systems show vanilla[/bold]",
 )
 
 
 @app.command("list")
-def list_systems(
-    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable output.")] = False,
-) -> None:
+def list_systems(as_json: JsonOption = False) -> None:
     """List the shipped systems with the policy in each slot. Example: [bold]simgnn systems list[/bold]"""
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.console import print_json
     from simgnn.experiment.load import load_experiment, system_names
     from simgnn.experiment.slots import SLOTS
-    from simgnn.report.terminal import print_table
 
     rows = []
     for name in system_names():
@@ -40,37 +33,27 @@ def list_systems(
 @app.command("show")
 def show_system(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped system or an experiment file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print a system as a complete experiment, every default spelled out, each option explained.
 
     Save it, change it, run it. Example: [bold]simgnn systems show vanilla > mine.toml[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.console import print_json
+    import tomli_w
+
     from simgnn.experiment.load import load_experiment
+    from simgnn.experiment.problems import expected
 
     experiment = load_experiment(name)
     if as_json:
         print_json(experiment.to_table())
-    else:
-        typer.echo(_explained(experiment), nl=False)
-
-
-def _explained(experiment: "Experiment") -> str:
-    """The experiment as TOML, with the description and the bounds of each option in the line above it."""
-    # loaded when the command runs: its help starts fast
-    import tomli_w
-
-    from simgnn.experiment.problems import expected
-
-    lines: list[str] = []
+        return
     fields = {}
     for line in tomli_w.dumps(experiment.to_table()).splitlines():
         if line.startswith("["):
             fields = type(getattr(experiment, line.strip("[]"))).model_fields
         field = fields.get(line.partition(" = ")[0])
         if field is not None and field.description:
-            lines.append(f"# {field.description} ({expected(field)})")
-        lines.append(line)
-    return "\n".join(lines) + "\n"
+            typer.echo(f"# {field.description} ({expected(field)})")
+        typer.echo(line)

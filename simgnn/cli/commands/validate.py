@@ -1,11 +1,13 @@
 """``simgnn validate``: score predictions against runs."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simgnn.cli.options import JsonOption, path_option
+from simgnn.cli.tables.console import Reporter, note, print_json
 from simgnn.errors import ConfigError
 from simgnn.outputs import check_output_file, make_parent
 
@@ -42,42 +44,40 @@ def command(
     """
     # loaded when the command runs: its help starts fast
     from simgnn.cli.backend import CommandBackend
-    from simgnn.cli.calibrate_measure import check_counts
-    from simgnn.cli.tables.console import Reporter, note, print_json
+    from simgnn.cli.calibration import check_counts
     from simgnn.report.validation import print_scoreboard, write_report
+    from simgnn.study.validate import suite_runs
     from simgnn.study.validate.ground_truth import TruthFolder
-    from simgnn.study.validate.shipped_truth import truth_folder
-    from simgnn.study.validate.suite_file import find_suite, load_suite
-    from simgnn.study.validate.suite_runs import check_keep, check_stored, validate
-    from simgnn.study.validate.suite_runs import keep as keep_truth
-    from simgnn.study.validate.suite_runs import rescore as score_again
+    from simgnn.study.validate.suite_file import find_suite, load_suite, truth_folder
     from simgnn.tomlfile import load_toml
 
     if keep is not None:
-        check_keep(keep)
+        suite_runs.check_keep(keep)
     if report is not None:
         check_output_file(report, "--report")
     backend = CommandBackend(Reporter(quiet=as_json))
     if rescore:
         folder = out or truth_folder(suite)
         if out is not None:
-            check_stored(out, load_suite(find_suite(suite)))
-        board = score_again(folder, backend)
+            suite_runs.check_stored(out, load_suite(find_suite(suite)))
+        board = suite_runs.rescore(folder, backend)
         holds = bool(board.guarded) if out is None else board.holds
     else:
         path = find_suite(suite)
         kind = load_toml(path).get("kind", "runs")
         if kind in ("published", "collectives"):
-            _of_others(kind, path, backend, as_json, out, keep, report)
+            if out or keep or report:
+                raise ConfigError("--out, --keep, --report: a suite of others' results runs nothing; leave them out")
+            _score_others(kind, path, backend, as_json)
             return
         loaded = load_suite(path)
         folder = out or Path("runs") / "validate" / loaded.name
         if not TruthFolder(folder).profile.is_file():
             check_counts(loaded.calibration.ranks, "calibration.ranks")
-        board = validate(loaded, folder, backend)
+        board = suite_runs.validate(loaded, folder, backend)
         holds = board.holds
     if keep is not None:
-        keep_truth(folder, keep)
+        suite_runs.keep(folder, keep)
     if report is not None:
         make_parent(report)
         write_report(board, report)
@@ -90,28 +90,23 @@ def command(
         raise typer.Exit(1)
 
 
-def _of_others(kind: str, path: Path, backend: "CommandBackend", as_json: bool, *files: Path | None) -> None:
-    """Score against results of others: nothing is run, so nothing is written."""
+def _score_others(kind: str, path: Path, backend: "CommandBackend", as_json: bool) -> None:
+    """Score predictions against results of others: nothing is run, so nothing is written."""
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.console import print_json
     from simgnn.report.validation import print_collectives, print_published
     from simgnn.study.collectives import load_collectives, score_collectives
     from simgnn.study.published.score import score_published
     from simgnn.study.published.suite import load_published, published_folder
 
-    if any(file is not None for file in files):
-        raise ConfigError("--out, --keep, --report: a suite of others' results runs nothing; leave them out")
     if kind == "published":
         published = score_published(load_published(path), published_folder(), backend)
-        table, holds = published.as_dict(), published.holds
-        if not as_json:
-            print_published(published)
+        table, show = published.as_dict(), partial(print_published, published)
     else:
         collectives = score_collectives(load_collectives(path))
-        table, holds = collectives.as_dict(), collectives.holds
-        if not as_json:
-            print_collectives(collectives)
+        table, show = collectives.as_dict(), partial(print_collectives, collectives)
     if as_json:
         print_json(table)
-    if not holds:
+    else:
+        show()
+    if not table["holds"]:
         raise typer.Exit(1)

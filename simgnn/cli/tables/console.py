@@ -1,6 +1,7 @@
 """Output of commands: results on standard output, progress and notes on standard error."""
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -15,8 +16,8 @@ PLAIN_INTERVAL_S = 5.0
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output; NaN and infinity become null, so that every parser reads it."""
-    print(json.dumps(_finite(value), indent=2, sort_keys=False))
+    """Print one JSON document on standard output; NaN and infinity become null, so that every parser reads it."""
+    print(json.dumps(_finite(value), indent=2))
 
 
 def _finite(value: Any) -> Any:
@@ -24,13 +25,11 @@ def _finite(value: Any) -> Any:
         return {str(key): _finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(entry) for entry in value]
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def note(text: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     print(f"simgnn: {text}", file=sys.stderr, flush=True)
 
 
@@ -43,36 +42,26 @@ class Reporter:
         self._bar: Progress | None = None
 
     def stage(self, text: str) -> None:
-        """A new piece of work begins."""
-        if not self._quiet:
-            if self._bar is not None:
-                self._bar.console.print(text, highlight=False)
-            else:
-                note(text)
+        """Report that a new piece of work begins."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False)
+        elif not self._quiet:
+            note(text)
 
     @contextmanager
     def counting(self, text: str, total: int, share: bool = False) -> Iterator["Counter"]:
-        """Count towards ``total``; the counter's ``at(done)`` may be called as often as convenient.
-
-        ``share``: progress is shown in percent, for work whose units mean nothing to a user.
-        """
+        """Count towards ``total``; the counter's ``at(done)`` may be called as often as convenient. ``share``: show
+        percent, for work whose units mean nothing to a user."""
         if self._quiet or not self._terminal:
             yield Counter(text, total, share, None, None, self._quiet)
             return
         # loaded when the command runs: its help starts fast
+        from rich import progress as rich
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeRemainingColumn,
-        )
 
-        done = TaskProgressColumn() if share else MofNCompleteColumn()
-        columns = (TextColumn("{task.description}"), BarColumn(), done, TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        done = rich.TaskProgressColumn() if share else rich.MofNCompleteColumn()
+        columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), done, rich.TimeRemainingColumn())
+        with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             self._bar = bar
             try:
                 yield Counter(text, total, share, bar, bar.add_task(text, total=total), False)
@@ -93,7 +82,7 @@ class Counter:
         self._detail, self._ended = "", False
 
     def at(self, done: int, detail: str = "", total: int | None = None) -> None:
-        """``done`` of the total are done; ``total``: what is now known to be in all."""
+        """Report that ``done`` are done, of a new ``total`` where one is given."""
         self._total = self._total if total is None else total
         between = ": " if self._share and detail else " "
         if self._bar is not None and self._task is not None:

@@ -1,6 +1,8 @@
-"""Results as tables and as JSON."""
+"""Prints the results of runs and predictions, as tables or as JSON."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from simgnn.cli.tables.console import note, print_json
 from simgnn.record.energy import PART_NAMES, describe
@@ -11,7 +13,7 @@ UNMEASURED = "-"
 
 
 def seconds(value: float | None) -> str:
-    """A duration with a unit that suits its size."""
+    """A duration in a unit that suits its size."""
     if value is None:
         return UNMEASURED
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -21,30 +23,28 @@ def seconds(value: float | None) -> str:
 
 
 def amount(value: float | None) -> str:
-    """Bytes with a binary unit."""
+    """Bytes in a binary unit."""
     if value is None:
         return UNMEASURED
-    size = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return f"{size:,.4g} {unit}"
+    size, units = float(value), ["TiB", "GiB", "MiB", "KiB", "B"]
+    while abs(size) >= 1024 and len(units) > 1:
         size /= 1024
-    return f"{size:,.4g} TiB"
+        units.pop()
+    return f"{size:,.4g} {units[-1]}"
 
 
 def percent(value: float | None) -> str:
-    """A share as a percentage."""
     return UNMEASURED if value is None else f"{100 * value:.1f} %"
 
 
 def bytes_per_epoch(result: Result) -> float | None:
-    """Payload of all ranks in an epoch, between pairs and in collectives: the mean of the epochs that the result
-    names. None of a run that failed: its ranks did not tell what they sent to each other."""
+    """Payload of all ranks in an epoch, between pairs and in collectives: the mean over the result's payload epochs.
+    None for a run that failed, whose ranks did not report what they sent."""
     return sum(map(sum, result.bytes_sent)) + sum(result.collective_bytes) if result.bytes_sent else None
 
 
 def payload_name(result: Result) -> str:
-    """What :func:`bytes_per_epoch` is of, counting epochs from 1."""
+    """The name of what :func:`bytes_per_epoch` is, with epochs counted from 1."""
     if result.payload_epochs is None:
         return "payload of the last epoch"
     first, last = (epoch + 1 for epoch in result.payload_epochs)
@@ -57,7 +57,7 @@ def communication_s(result: Result) -> float | None:
 
 
 def memory_bytes(result: Result) -> int | None:
-    """Peak memory of the fullest rank: measured where it was, else the sum of live buffers."""
+    """Peak memory of the fullest rank: as measured, else the sum of live buffers."""
     return max(result.peak_memory_bytes or result.buffer_bytes, default=None)
 
 
@@ -69,16 +69,13 @@ def last_accuracy(result: Result) -> tuple[float | None, float | None]:
 
 
 def best_reached(result: Result) -> str:
-    """The best recorded validation accuracy, and when it is predicted to be reached."""
+    """The best recorded validation accuracy, and after which time it is predicted to be reached."""
     known = [(one.validation, -one.seconds) for one in result.time_to_accuracy or () if one.validation is not None]
-    if not known:
-        return UNMEASURED
-    best, earliest = max(known)
-    return f"{percent(best)} after {seconds(-earliest)}"
+    best, earliest = max(known, default=(None, 0.0))
+    return UNMEASURED if best is None else f"{percent(best)} after {seconds(-earliest)}"
 
 
 def metric_name(result: Result) -> str:
-    """What the accuracy numbers of a result are, in words."""
     return {"accuracy": "accuracy", "micro_f1": "micro-F1"}[result.accuracy_metric]
 
 
@@ -87,13 +84,10 @@ def show_result(result: Result, as_json: bool, written: Path | None) -> None:
     if as_json:
         print_json({**result.model_dump(mode="json"), "directory": None if written is None else str(written)})
         return
-    simulated = result.backend == "sim"
-    print_table(
-        f"{result.name}: {'predicted' if simulated else 'measured'} on {result.ranks} ranks, {result.hosts} "
-        f"host{'s' if result.hosts > 1 else ''}, {result.epochs} epochs ({result.status})",
-        ["", "value"],
-        [[name, value] for name, value in _lines(result) if value != UNMEASURED],
-    )
+    how, hosts = "predicted" if result.backend == "sim" else "measured", "hosts" if result.hosts > 1 else "host"
+    where = f"{result.ranks} ranks, {result.hosts} {hosts}, {result.epochs} epochs"
+    rows = [line for line in _lines(result) if line[1] != UNMEASURED]
+    print_table(f"{result.name}: {how} on {where} ({result.status})", ["", "value"], rows)
     if len(result.per_rank) > 1:
         _show_ranks(result)
     for text in qualifications(result):
@@ -104,17 +98,11 @@ def show_result(result: Result, as_json: bool, written: Path | None) -> None:
 
 def _lines(result: Result) -> list[tuple[str, str]]:
     validation, test = last_accuracy(result)
-    interval = result.epoch_s_interval
+    interval, energy = result.epoch_s_interval, {figure.part for figure in result.energy}
     return [
         ("epoch, median", seconds(result.epoch_s_median)),
-        (
-            "epoch, 90 % interval",
-            UNMEASURED if interval is None else f"{seconds(interval[0])} .. {seconds(interval[1])}",
-        ),
-        (
-            "epoch, median, without jitter",
-            UNMEASURED if result.jitter is None else seconds(result.jitter.epoch_s_median),
-        ),
+        ("epoch, 90 % interval", UNMEASURED if interval is None else " .. ".join(map(seconds, interval))),
+        ("epoch, median, without jitter", seconds(None if result.jitter is None else result.jitter.epoch_s_median)),
         ("first epoch", seconds(result.epoch_s[0] if result.epoch_s else None)),
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
@@ -125,7 +113,7 @@ def _lines(result: Result) -> list[tuple[str, str]]:
         ("idle process, fullest rank", amount(max(result.idle_memory_bytes or [], default=None))),
         ("memory of the host beside it", amount(max(result.host_memory_bytes or [], default=None))),
         ("memory resident, fullest rank", amount(max(result.resident_memory_bytes or [], default=None))),
-        *_energy(result),
+        *((name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in energy),
         ("rows of other hosts that caches had", _hits(result)),
         ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
         (f"validation {metric_name(result)}", percent(validation)),
@@ -142,31 +130,46 @@ def _hits(result: Result) -> str:
     return f"{rows.hit:,} of {rows.hit + rows.pulled:,} ({percent(rows.hit_rate)})"
 
 
-def _energy(result: Result) -> list[tuple[str, str]]:
-    parts = {figure.part for figure in result.energy}
-    return [(name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in parts]
-
-
 def _show_ranks(result: Result, most: int = 16) -> None:
     columns = ["rank", "compute", "wait", "communication", "not hidden", "sent per epoch", "memory"]
     memory = result.peak_memory_bytes or result.buffer_bytes
-    rows = [
-        [
-            str(rank),
-            seconds(times.compute_s),
-            seconds(times.wait_s),
-            seconds(times.comm_total_s),
-            seconds(times.comm_exposed_s),
-            amount(sum(result.bytes_sent[rank]) if result.bytes_sent else None),
-            amount(memory[rank] if memory else None),
-        ]
-        for rank, times in enumerate(result.per_rank[:most])
-    ]
+    rows = []
+    for rank, one in enumerate(result.per_rank[:most]):
+        times = map(seconds, (one.compute_s, one.wait_s, one.comm_total_s, one.comm_exposed_s))
+        sent = sum(result.bytes_sent[rank]) if result.bytes_sent else None
+        rows.append([str(rank), *times, amount(sent), amount(memory[rank] if memory else None)])
     print_table("", columns, rows)
     if len(result.per_rank) > most:
         note(f"{len(result.per_rank) - most} more ranks are in result.json")
 
 
 def qualifications(result: Result) -> list[str]:
-    """What a reader must know before trusting the numbers."""
+    """Sentences that a reader must know before trusting the numbers."""
     return ([result.message] if result.message else []) + result.qualifications()
+
+
+def compared_quantities(predicted: Result, measured: Result) -> list[dict[str, Any]]:
+    """The quantities that ``simgnn demo`` compares, with their error relative to the measured value."""
+    quantities: list[tuple[str, Callable[[Result], float | None], Callable[[float | None], str]]] = [
+        ("epoch, median", lambda result: result.epoch_s_median, seconds),
+        ("communication not hidden, slowest rank", communication_s, seconds),
+        (payload_name(measured), bytes_per_epoch, amount),
+        ("memory, fullest rank", memory_bytes, amount),
+        (f"test {metric_name(measured)} reached", lambda result: last_accuracy(result)[1], percent),
+    ]
+    rows = []
+    for quantity, of, text in quantities:
+        one, two = of(predicted), of(measured)
+        error = (one - two) / two if one is not None and two else None
+        rows.append(
+            {
+                "quantity": quantity,
+                "predicted": one,
+                "measured": two,
+                "error": error,
+                "predicted_text": text(one),
+                "measured_text": text(two),
+                "error_text": UNMEASURED if error is None else f"{100 * error:+.1f} %",
+            }
+        )
+    return rows

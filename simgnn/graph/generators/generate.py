@@ -12,15 +12,22 @@ from numpy.typing import NDArray
 from simgnn.errors import GraphError
 from simgnn.graph.build import is_symmetric
 from simgnn.graph.csr import CSR
-from simgnn.graph.disk_buckets import Keys, npy_header, sort_to_disk
-from simgnn.graph.generators.recipes import FEATURE_ROWS, Communities, Membership, RMat, RMatStream
+from simgnn.graph.generators.recipes import FEATURE_ROWS, Communities, RMat, Stream
 from simgnn.graph.graph import Graph
 from simgnn.graph.hashing import permutation_slice, stream_key
-from simgnn.graph.store import graph_cache, new_folder, open_graph, stored_symmetric, write_facts
+from simgnn.graph.store import (
+    Keys,
+    graph_cache,
+    new_folder,
+    npy_header,
+    open_graph,
+    sort_to_disk,
+    stored_symmetric,
+    write_facts,
+)
 from simgnn.graph.thread_pool import in_order
 
 Recipe = Communities | RMat
-Stream = Membership | RMatStream
 
 CHUNK_EDGES = 1 << 20
 MEMORY_EDGES = 10_000_000  # above, load_graph streams to the cache
@@ -62,14 +69,8 @@ def generate(recipe: Recipe, *, symmetrise: bool = True, threads: int | None = N
     if recipe.feature_width:
         features = np.concatenate(list(in_order(stream.features, _chunks(recipe.vertices, FEATURE_ROWS), threads)))
     masks: dict[str, Any] = {} if stream.labels is None else {**split_masks(recipe.vertices, recipe.seed)}
-    return Graph(
-        csr=csr,
-        features=features,
-        labels=stream.labels,
-        **masks,
-        **_stated(recipe, symmetrise or is_symmetric(csr)),
-        notes=_notes(recipe, loops, csr.edges),
-    )
+    stated = _stated(recipe, symmetrise or is_symmetric(csr), loops, csr.edges)
+    return Graph(csr=csr, features=features, labels=stream.labels, **masks, **stated)
 
 
 def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, threads: int | None = None) -> Graph:
@@ -90,8 +91,7 @@ def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, thr
             np.save(folder / "labels.npy", stream.labels)
             for name, mask in split_masks(recipe.vertices, recipe.seed).items():
                 np.save(folder / f"{name}.npy", mask)
-        symmetric = symmetrise or stored_symmetric(folder)
-        write_facts(folder, **_stated(recipe, symmetric), notes=list(_notes(recipe, loops, edges)))
+        write_facts(folder, **_stated(recipe, symmetrise or stored_symmetric(folder), loops, edges))
     return open_graph(path)
 
 
@@ -116,7 +116,6 @@ def split_masks(vertices: int, seed: int) -> dict[str, NDArray[np.bool_]]:
 
 
 def _pairs(recipe: Recipe, stream: Stream) -> Callable[[int], NDArray[np.int64]]:
-    """Edges of a chunk, int64 [2, n]."""
     return lambda chunk: stream.edges(chunk * CHUNK_EDGES, min(CHUNK_EDGES, recipe.edges - chunk * CHUNK_EDGES))
 
 
@@ -124,7 +123,9 @@ def _chunks(total: int, size: int) -> int:
     return -(-total // size)
 
 
-def _stated(recipe: Recipe, symmetric: bool) -> dict[str, Any]:
+def _stated(recipe: Recipe, symmetric: bool, loops: int, stored: int) -> dict[str, Any]:
+    what = "features and labels" if recipe.feature_width and recipe.classes else "graph"
+    note = f"generated, {what} synthetic: {recipe.edges:,} edges drawn, {loops:,} self loops, {stored:,} stored"
     return {
         "name": recipe.name,
         "classes": recipe.classes,
@@ -132,9 +133,5 @@ def _stated(recipe: Recipe, symmetric: bool) -> dict[str, Any]:
         "symmetric": symmetric,
         "synthetic_features": recipe.feature_width > 0,
         "synthetic_labels": recipe.classes > 0,
+        "notes": (note,),
     }
-
-
-def _notes(recipe: Recipe, loops: int, stored: int) -> tuple[str, ...]:
-    what = "features and labels" if recipe.feature_width and recipe.classes else "graph"
-    return (f"generated, {what} synthetic: {recipe.edges:,} edges drawn, {loops:,} self loops, {stored:,} stored",)

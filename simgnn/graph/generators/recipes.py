@@ -1,7 +1,9 @@
 """Recipes of generated graphs: degree-corrected communities with planted labels, and R-MAT with skewed degrees."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +24,8 @@ from simgnn.graph.hashing import (
 FEATURE_ROWS = 65_536  # a chunk of rows has a random stream of its own
 A, B, C = 0.57, 0.19, 0.19
 
-_FOUR = np.uint64(4)
-_S32 = np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = 1.0 / 4294967296.0
-_TRIES = np.uint64(64)
-_DRAWS = np.uint64(32)
+_FOUR, _S32, _LOW, _HALF = np.uint64(4), np.uint64(32), np.uint64(0xFFFFFFFF), 1.0 / 4294967296.0
+_TRIES, _DRAWS = np.uint64(64), np.uint64(32)
 # bounds of the quadrants of R-MAT in 32-bit draws
 _CUT_A = np.uint64(round(A * 2**32))
 _CUT_B = np.uint64(round((A + B) * 2**32))
@@ -78,17 +76,27 @@ def _community_edges(
 
 
 @dataclass(frozen=True)
+class Stream:
+    """What is drawn from a recipe: ``labels`` int64 [V], bool [V, classes] or None; edges ``first .. first+count-1``,
+    int64 [2, count]; feature rows of vertices ``chunk * FEATURE_ROWS ...``, float32 [<= FEATURE_ROWS, F]."""
+
+    labels: NDArray[Any] | None
+    edges: Callable[[int, int], NDArray[np.int64]]
+    features: Callable[[int], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
 class Communities:
-    """A recipe; every number below is a pure function of it.
+    """Degree-corrected communities with planted labels; equal recipes give equal graphs.
 
     ``vertices`` V; ``edges`` undirected edges drawn (self loops and repeats are dropped after, a few in a hundred);
     ``classes`` communities; ``multilabel``: a vertex has one to three labels, else one. ``feature_width`` F. An edge
     starts in a community chosen by size and ends with probability ``inside`` in the same one, otherwise anywhere.
-    Within a community the expected degree falls as 1/sqrt(rank + ``head``): a power law of exponent 3 (the
-    degree-corrected block model of Karrer and Newman, Physical Review E 2011, with this law for its weights). A feature
-    row is the sum of its labels' centres, each about ``signal`` from the origin, plus unit normal noise. The defaults
-    (``inside`` 0.3 and ``signal`` 1.75; 0.75 and 2.0 with several labels) make a task that needs the edges: on the
-    default graph features alone tell 60 % of the labels and a two-layer GCN about 91 %.
+    Within a community the expected degree falls as 1/sqrt(rank + ``head``): a power law of exponent 3 (block model of
+    Karrer and Newman, Physical Review E 2011, with this law for its weights). A feature row is the sum of its labels'
+    centres, each about ``signal`` from the origin, plus unit normal noise. By the defaults (``inside`` 0.3 and
+    ``signal`` 1.75; 0.75 and 2.0 with several labels) features alone tell 60 % of the labels and a two-layer GCN about
+    91 %.
     """
 
     vertices: int = 20_000
@@ -107,11 +115,10 @@ class Communities:
 
     @property
     def mixing(self) -> tuple[float, float]:
-        """``inside`` and ``signal``, or their defaults."""
         inside, signal = (0.75, 2.0) if self.multilabel else (0.3, 1.75)
         return inside if self.inside is None else self.inside, signal if self.signal is None else self.signal
 
-    def prepare(self) -> "Membership":
+    def prepare(self) -> Stream:
         """Draw the communities, members and labels; O(V) memory."""
         vertices, classes = self.vertices, self.classes
         order = permutation_slice(0, vertices, vertices, stream_key(self.seed, "communities/place"))
@@ -140,37 +147,25 @@ class Communities:
             labels[vertex, community] = True
         else:
             labels = label.astype(np.int64)
-        return Membership(self, labels, vertex[sort], starts)
+        return Stream(labels, partial(self._edges, vertex[sort], starts), partial(self._features, labels))
 
-
-@dataclass(frozen=True)
-class Membership:
-    """``labels`` int64 [V] or bool [V, classes]; ``members`` by community and falling degree; ``starts`` of each."""
-
-    recipe: Communities
-    labels: NDArray[Any]
-    members: NDArray[np.int64]
-    starts: NDArray[np.int64]
-
-    def edges(self, first: int, count: int) -> NDArray[np.int64]:
-        """Edges ``first .. first+count-1`` of the stream, int64 [2, count]."""
-        recipe = self.recipe
-        highs = np.sqrt(np.diff(self.starts) + recipe.head)
+    def _edges(
+        self, members: NDArray[np.int64], starts: NDArray[np.int64], first: int, count: int
+    ) -> NDArray[np.int64]:
+        """``members`` by community and falling degree, ``starts`` of each community."""
+        highs = np.sqrt(np.diff(starts) + self.head)
         out = np.empty((2, count), np.int64)
-        key = stream_key(recipe.seed, "communities/edges")
-        lows = np.full(len(highs), math.sqrt(recipe.head))
-        _community_edges(first, key, self.members, self.starts, lows, highs, recipe.mixing[0], recipe.head, out)
+        key = stream_key(self.seed, "communities/edges")
+        lows = np.full(len(highs), math.sqrt(self.head))
+        _community_edges(first, key, members, starts, lows, highs, self.mixing[0], self.head, out)
         return out
 
-    def features(self, chunk: int) -> NDArray[np.float32]:
-        """Feature rows of vertices ``chunk * FEATURE_ROWS ...``, float32 [<= FEATURE_ROWS, F]."""
-        recipe = self.recipe
-        first = chunk * FEATURE_ROWS
-        labels = self.labels[first : first + FEATURE_ROWS]
-        centres = normal_rows(recipe.seed, 0, (recipe.classes, recipe.feature_width))
-        centres *= np.float32(recipe.mixing[1] / math.sqrt(recipe.feature_width))
-        rows = normal_rows(recipe.seed, chunk + 1, (len(labels), recipe.feature_width))
-        rows += labels.astype(np.float32) @ centres if recipe.multilabel else centres[labels]
+    def _features(self, labels: NDArray[Any], chunk: int) -> NDArray[np.float32]:
+        labels = labels[chunk * FEATURE_ROWS : (chunk + 1) * FEATURE_ROWS]
+        centres = normal_rows(self.seed, 0, (self.classes, self.feature_width))
+        centres *= np.float32(self.mixing[1] / math.sqrt(self.feature_width))
+        rows = normal_rows(self.seed, chunk + 1, (len(labels), self.feature_width))
+        rows += labels.astype(np.float32) @ centres if self.multilabel else centres[labels]
         return rows
 
 
@@ -201,11 +196,11 @@ def _rmat_edges(first: Any, key: Any, name_key: Any, levels: Any, bits: Any, ver
 
 @dataclass(frozen=True)
 class RMat:
-    """A recipe: R-MAT (Chakrabarti, Zhan, Faloutsos, SDM 2004) with a, b, c, d = 0.57, 0.19, 0.19, 0.05.
+    """R-MAT (Chakrabarti, Zhan, Faloutsos, SDM 2004) with a, b, c, d = 0.57, 0.19, 0.19, 0.05.
 
-    ``vertices`` V, any number: pairs outside are drawn again (a power of two needs none); ids are permuted, as Graph500
-    asks. ``edges`` drawn, self loops and repeats included (they are dropped after). ``feature_width`` 0: no features.
-    ``classes`` 0: no labels. Features are unit normal and labels uniform: for traffic and timing, never for accuracy.
+    ``vertices`` V, any number: pairs outside are drawn again; ids are permuted, as Graph500 asks. ``edges`` drawn, self
+    loops and repeats included (they are dropped after). ``feature_width`` 0: no features. ``classes`` 0: no labels.
+    Features are unit normal and labels uniform: for traffic and timing, never for accuracy.
     """
 
     vertices: int = 65_536
@@ -219,34 +214,25 @@ class RMat:
     def name(self) -> str:
         return f"rmat-{self.vertices}-{self.edges}"
 
-    def prepare(self) -> "RMatStream":
+    def prepare(self) -> Stream:
         """Draw the labels; edges and features are drawn when they are asked for."""
-        if not self.classes:
-            return RMatStream(self, None)
-        count = self.vertices * self.classes if self.multilabel else self.vertices
-        draws = uniform_slice(0, count, stream_key(self.seed, "rmat/labels"))
-        if self.multilabel:
-            return RMatStream(self, draws.reshape(self.vertices, self.classes) < 2.0 / self.classes)
-        return RMatStream(self, np.floor(draws * self.classes).astype(np.int64))
+        labels: NDArray[Any] | None = None
+        if self.classes:
+            count = self.vertices * self.classes if self.multilabel else self.vertices
+            draws = uniform_slice(0, count, stream_key(self.seed, "rmat/labels"))
+            if self.multilabel:
+                labels = draws.reshape(self.vertices, self.classes) < 2.0 / self.classes
+            else:
+                labels = np.floor(draws * self.classes).astype(np.int64)
+        return Stream(labels, self._edges, self._features)
 
-
-@dataclass(frozen=True)
-class RMatStream:
-    """``labels`` int64 [V], bool [V, classes] or None."""
-
-    recipe: RMat
-    labels: NDArray[Any] | None
-
-    def edges(self, first: int, count: int) -> NDArray[np.int64]:
-        """Edges ``first .. first+count-1`` of the stream, int64 [2, count]."""
-        recipe = self.recipe
+    def _edges(self, first: int, count: int) -> NDArray[np.int64]:
         out = np.empty((2, count), np.int64)
-        levels = max(1, (recipe.vertices - 1).bit_length())
-        keys = stream_key(recipe.seed, "rmat/edges"), stream_key(recipe.seed, "rmat/names")
-        _rmat_edges(first, *keys, levels, index_bits(recipe.vertices), recipe.vertices, out)
+        levels = max(1, (self.vertices - 1).bit_length())
+        keys = stream_key(self.seed, "rmat/edges"), stream_key(self.seed, "rmat/names")
+        _rmat_edges(first, *keys, levels, index_bits(self.vertices), self.vertices, out)
         return out
 
-    def features(self, chunk: int) -> NDArray[np.float32]:
-        """Feature rows of vertices ``chunk * FEATURE_ROWS ...``, float32 [<= FEATURE_ROWS, F]."""
-        rows = min(FEATURE_ROWS, self.recipe.vertices - chunk * FEATURE_ROWS)
-        return normal_rows(self.recipe.seed, chunk + 1, (rows, self.recipe.feature_width))
+    def _features(self, chunk: int) -> NDArray[np.float32]:
+        rows = min(FEATURE_ROWS, self.vertices - chunk * FEATURE_ROWS)
+        return normal_rows(self.seed, chunk + 1, (rows, self.feature_width))

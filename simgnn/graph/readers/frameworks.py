@@ -139,7 +139,6 @@ def _containers() -> list[Any]:
 
 
 def _one(loaded: Any, path: Path) -> Any:
-    """The one graph in what a file holds."""
     slices: Mapping[str, Any] = {}
     if isinstance(loaded, tuple) and loaded:
         slices = (loaded[1] if len(loaded) > 1 else None) or {}

@@ -25,8 +25,8 @@ def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
 
     Keys: ``indptr`` int [V+1] and ``indices`` int [E] (row = destination); optional ``feat`` float [V, F] or
     ``feat_indptr``/``feat_indices``/``feat_data``/``feat_shape`` (CSR); ``labels`` int [V]; ``train_mask``,
-    ``val_mask``, ``test_mask`` bool [V]. Other keys are ignored. Unsorted rows, self loops and repeats are corrected
-    and noted. Raises :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
+    ``val_mask``, ``test_mask`` bool [V]. Unsorted rows, self loops and repeats are corrected and noted. Raises
+    :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
     """
     arrays = load_arrays(path)
     facts = _facts(path.with_suffix(".json"))

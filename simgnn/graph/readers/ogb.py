@@ -107,7 +107,6 @@ def _optional(path: Path, dtype: Any) -> NDArray[Any] | None:
 
 
 def _table(path: Path, dtype: Any) -> NDArray[Any]:
-    """A table of numbers without a header, [rows, columns]."""
     if not path.is_file():
         raise GraphError(f"{path} is missing; an OGB folder has it: fetch the data set again")
     try:

@@ -17,9 +17,16 @@ from scipy.io import mminfo, mmread
 from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges, vertex_count
 from simgnn.graph.complete import Found, complete_graph
-from simgnn.graph.disk_buckets import sort_to_disk
 from simgnn.graph.graph import Graph
-from simgnn.graph.store import graph_cache, new_folder, open_graph, release_pages, stored_symmetric, write_facts
+from simgnn.graph.store import (
+    graph_cache,
+    new_folder,
+    open_graph,
+    release_pages,
+    sort_to_disk,
+    stored_symmetric,
+    write_facts,
+)
 from simgnn.graph.thread_pool import in_order
 from simgnn.npzfile import read_npy as read_array
 
@@ -210,11 +217,8 @@ MEMORY_EDGES = 10_000_000  # above, the graph is kept in the cache and opened fr
 
 def read_npy(path: Path, *, vertices: int | None = None, symmetrise: bool = True) -> Graph:
     """Read an array int32 or int64 [E, 2], a row (source, target) an edge; any order, repeats and self loops allowed.
-
     ``vertices``: V, default largest id + 1. Above ``MEMORY_EDGES`` rows the list is sorted through files into a folder
-    of the graph store, kept in ``$SIMGNN_CACHE`` by the digest of the list; the graph is opened memory-mapped. Raises
-    :class:`GraphError`.
-    """
+    in ``$SIMGNN_CACHE``, and the graph is opened memory-mapped. Raises :class:`GraphError`."""
     try:
         edges = read_array(path, mapped=True)
     except ValueError as error:

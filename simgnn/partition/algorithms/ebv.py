@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 from simgnn.errors import ConfigError
 from simgnn.graph.bits import bit_of, bit_position, lowest_bit, words_for
 from simgnn.partition.edges import BLOCK_EDGES, EdgeOrder, UndirectedEdges, blocks_in_order, index_array
-from simgnn.partition.local.masters import RULES, choose_masters
 
 EdgePart = NDArray[np.unsignedinteger[Any]]
 MAX_RANKS = 2**16
@@ -44,13 +43,6 @@ class AssignedEdges:
     edge_part: EdgePart
     replicas: NDArray[np.uint64]
     host: NDArray[np.int64]
-
-
-def masters_of(found: AssignedEdges, master: str, seed: int) -> NDArray[np.int32]:
-    """The rank of each vertex's master copy, int32 [V], by a rule of
-    :func:`simgnn.partition.local.masters.choose_masters`."""
-    hosts = int(found.host.max()) + 1
-    return np.asarray(choose_masters(found.replicas, found.host, hosts, RULES.index(master), seed))
 
 
 def ebv_edges(
@@ -68,7 +60,7 @@ def ebv_edges(
     """Give each edge a rank; ``hosts`` int64 [P]. ``block_edges`` bounds memory and changes nothing else. Above
     ``block_edges`` edges ``edge_part`` is memory-mapped to a nameless file in ``spill``."""
     ranks, vertices = len(hosts), edges.vertices
-    host = hosts_from_zero(hosts)
+    host = np.unique(hosts, return_inverse=True)[1].astype(np.int64)
     by_host = np.argsort(host, kind="stable").astype(np.int64)
     host_starts = np.concatenate(([0], np.cumsum(np.bincount(host)))).astype(np.int64)
     degrees = index_array(vertices, vertices)
@@ -87,11 +79,6 @@ def ebv_edges(
     replicas = state.reshape(vertices, 1) if words == 1 else np.ascontiguousarray(state[:, :words])
     place_isolated(degrees, copies, replicas)
     return AssignedEdges(edge_part, replicas, host)
-
-
-def hosts_from_zero(hosts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Hosts of ranks renumbered 0..H-1, int64 [P]."""
-    return np.unique(hosts, return_inverse=True)[1].astype(np.int64)
 
 
 def edge_part_array(count: int, ranks: int, spill: Path | None, block_edges: int = BLOCK_EDGES) -> EdgePart:

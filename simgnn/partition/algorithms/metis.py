@@ -21,12 +21,10 @@ from simgnn.partition.local.serving import Serving
 def metis_owner(
     graph: Graph, ranks: int, seed: int, weights: NDArray[np.int64] | None, imbalance: float
 ) -> NDArray[np.int32]:
-    """Owner of each vertex, int32 [V], by METIS's k-way scheme with the edge cut as its goal.
-
-    ``weights`` int64 [V]: what each part should hold equally much of (None: vertices); ``imbalance`` >= 1: the heaviest
-    part over the mean that METIS may leave. Source: Karypis and Kumar, METIS 5. Not reproducible over versions and
-    platforms, hence kept as an artefact.
-    """
+    """Owner of each vertex, int32 [V], by METIS's k-way scheme with the edge cut as its goal. ``weights`` int64 [V]:
+    what each part should hold equally much of (None: vertices); ``imbalance`` >= 1: the heaviest part over the mean
+    that METIS may leave. Source: Karypis and Kumar, METIS 5. Not reproducible over versions and platforms, hence kept
+    on disk."""
     if ranks == 1:
         return np.zeros(graph.vertices, dtype=np.int32)
     if graph.edges == 0:
@@ -75,7 +73,11 @@ def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray
     balances nothing, each class is dealt evenly. Raises :class:`ConfigError` without DGL, and where a part stays empty.
     Source: DGL 1.1 ``metis_partition_assignment``, with which DistDGL partitions (Zheng et al., IA3 2020).
     """
-    classes = vertex_classes(graph, balance)
+    classes = np.zeros(graph.vertices, dtype=np.int64)
+    for place, name in enumerate(balance, start=1):
+        mask = graph_mask(graph, name)
+        if mask is not None:
+            classes[mask] = place
     if graph.edges == 0:
         owner = np.empty(graph.vertices, dtype=np.int32)
         owner[np.argsort(classes, kind="stable")] = np.arange(graph.vertices) % ranks
@@ -127,25 +129,13 @@ def zeroed_memory() -> Iterator[None]:
         mallopt(M_PERTURB, 0)
 
 
-def vertex_classes(graph: Graph, balance: Sequence[str]) -> NDArray[np.int64]:
-    """Class of each vertex, int64 [V]: 0, or 1 + the place in ``balance`` of the mask that holds it."""
-    classes = np.zeros(graph.vertices, dtype=np.int64)
-    for place, name in enumerate(balance):
-        mask = graph_mask(graph, name)
-        if mask is not None:
-            classes[mask] = place + 1
-    return classes
-
-
 def nested_owner(
     graph: Graph, hosts: NDArray[np.int64], divide: Callable[[Graph, int], NDArray[np.int32]]
 ) -> NDArray[np.int32]:
     """Owner of each vertex, int32 [V], in two levels: the graph is divided among hosts, each part among its ranks.
-
-    ``hosts`` int64 [P], the host of each rank; ``divide``: the part of each vertex of a graph, of so many parts. Raises
-    :class:`ConfigError` for hosts of different numbers of ranks, since parts are equal, and for a host that gets fewer
-    vertices than it has ranks.
-    """
+    ``hosts`` int64 [P], the host of each rank; ``divide(graph, parts)``: the part of each vertex. Raises
+    :class:`ConfigError` for hosts of different numbers of ranks, and for a host that gets fewer vertices than it has
+    ranks."""
     members = Serving(tuple(hosts.tolist())).members
     if len({len(ranks) for ranks in members}) > 1:
         raise ConfigError(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from simgnn.graph.bits import bit_of, bit_position, lowest_bit, members_of, words_for
 from simgnn.graph.csr import IndexArray
 from simgnn.graph.hashing import splitmix, stream_key
-from simgnn.partition.algorithms.ebv import AssignedEdges, EdgePart, edge_part_array, hosts_from_zero, place_isolated
+from simgnn.partition.algorithms.ebv import AssignedEdges, EdgePart, edge_part_array, place_isolated
 from simgnn.partition.edges import BLOCK_EDGES, EdgeOrder, UndirectedEdges, blocks_in_order
 from simgnn.partition.local.masters import add_replicas
 
@@ -71,9 +71,8 @@ def _dealt(edges: UndirectedEdges, hosts: Ints, rank_of: Dealt, spill: Path | No
 
 
 def _completed(edges: UndirectedEdges, hosts: Ints, edge_part: EdgePart, replicas: NDArray[np.uint64]) -> AssignedEdges:
-    """Add the replicas of isolated vertices."""
     place_isolated(edges.csr.degrees(), _copies(replicas, len(hosts)), replicas)
-    return AssignedEdges(edge_part, replicas, hosts_from_zero(hosts))
+    return AssignedEdges(edge_part, replicas, np.unique(hosts, return_inverse=True)[1].astype(np.int64))
 
 
 @njit(cache=True, nogil=True)
@@ -135,7 +134,6 @@ def _assign(
 
 @njit(cache=True)
 def _copies(replicas: Any, ranks: Any) -> Any:
-    """Replicas on each rank, int64 [P]."""
     copies = np.zeros(ranks, dtype=np.int64)
     members = np.empty(ranks, dtype=np.int64)
     for vertex in range(len(replicas)):

@@ -33,8 +33,9 @@ class VertexCut(Partitioner):
 
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
         # these load Numba and SciPy, which checking an experiment does not need
-        from simgnn.partition.algorithms.ebv import masters_of
         from simgnn.partition.edges import UndirectedEdges
+        from simgnn.partition.local.masters import RULES, choose_masters
 
         found = self.assign(UndirectedEdges.of(graph), hosts, seed, spill)
-        return Assignment(masters_of(found, self.master, seed), found.edge_part)
+        owner = choose_masters(found.replicas, found.host, int(found.host.max()) + 1, RULES.index(self.master), seed)
+        return Assignment(owner, found.edge_part)

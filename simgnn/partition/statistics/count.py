@@ -64,7 +64,6 @@ BY_OWNER = ("received", "halo_feature_nonzeros")
 
 
 def _edge_cut_numbers(graph: Graph, local: LocalGraph, ranks: int) -> dict[str, Any]:
-    """What one rank adds to the numbers and tables of :class:`PartitionStats`."""
     own, indices = len(local.owned), local.csr.indices
     reads = np.bincount(indices, minlength=local.csr.columns)
     received, block_edges, received_nonzeros = np.zeros((3, ranks), dtype=np.int64)

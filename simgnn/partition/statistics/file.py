@@ -9,10 +9,9 @@ A TOML file. Table ``[graph]`` has the fields of :class:`~simgnn.graph.graph.Gra
   mean) load rank 0 more.
 
 Both take ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays) and
-``[partition.made_by]``: kind and options of the partitioner, as in an experiment's ``[partition]``.
-
-A file that was counted from a graph has ``[partition.counted_from]``: digests of what it was counted from, and a digest
-of its own numbers, which is compared when it is read. A hand-written file has none, and needs none.
+``[partition.made_by]``: kind and options of the partitioner. A file that was counted from a graph has
+``[partition.counted_from]``: digests of its sources, and a digest of its own numbers, which is compared when it is
+read.
 """
 
 from dataclasses import asdict, replace

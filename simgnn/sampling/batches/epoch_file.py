@@ -6,6 +6,7 @@ batches. ``remote_vertices`` (ascending) and ``remote_counts``: rows of other ra
 many batches.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -41,16 +42,8 @@ class Tally:
     rows: IntArray
     frequencies: Mapping[int, int]
 
-    @classmethod
-    def none(cls, hops: int, ranks: int) -> "Tally":
-        rows = np.zeros(hops + 1, np.int64)
-        return cls(0, rows, np.zeros(hops, np.int64), rows, np.zeros((ranks, ranks), np.int64), {})
-
     def __add__(self, other: "Tally") -> "Tally":
-        frequencies = {
-            times: self.frequencies.get(times, 0) + other.frequencies.get(times, 0)
-            for times in sorted({*self.frequencies, *other.frequencies})
-        }
+        frequencies = dict(sorted((Counter(self.frequencies) + Counter(other.frequencies)).items()))
         return Tally(
             self.batches + other.batches,
             self.vertices + other.vertices,
@@ -173,7 +166,6 @@ class Part(OpenedArtifact):
         return self._arrays["vertices"][row : row + int(self.rows[number, -1])]
 
     def batch(self, number: int) -> Batch:
-        """Batch ``number`` of 0..len-1."""
         hops = self._hops
         sizes, edges = self.rows[number], self.edges[number]
         row, pointer, source = (int(starts[number]) for starts in self._starts)

@@ -145,7 +145,6 @@ def distinct_rows(
 
 
 def _steps(training: IntArray, batch_size: int | Sequence[int]) -> int:
-    """Batches of the rank that has most."""
     return int(np.max(-(-training // np.array(batch_size, np.int64))))
 
 

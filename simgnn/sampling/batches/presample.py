@@ -9,6 +9,8 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -60,22 +62,20 @@ def part_path(folder: Path, epoch: int, worker: int) -> Path:
 
 def open_part(folder: Path, epoch: int, worker: int) -> Part:
     """The batches of a worker in an epoch. Raises :class:`ConfigError` when they are missing or damaged."""
-    return Part.open(_there(folder, epoch, worker))
+    part = checked_part(folder, epoch, worker)
+    part.folder.verify()
+    return part
 
 
 def checked_part(folder: Path, epoch: int, worker: int) -> Part:
     """As :func:`open_part`, without comparing digests, since :func:`presample` did so in this process. Raises
     :class:`ConfigError` when the batches are missing."""
-    return Part(ArtifactFolder.open(_there(folder, epoch, worker), WHAT))
-
-
-def _there(folder: Path, epoch: int, worker: int) -> Path:
     path = part_path(folder, epoch, worker)
     if not path.is_dir():
         raise ConfigError(
-            f"{path} is not there: expected presampled batches; make them with simgnn sample --out {folder}"
+            f"{path} is missing: expected presampled batches; make them with simgnn sample --out {folder}"
         )
-    return path
+    return Part(ArtifactFolder.open(path, WHAT))
 
 
 def check_free(folder: Path, option: str = "--out") -> None:
@@ -109,10 +109,9 @@ def presample(
 ) -> Presampled:
     """Write the batches of epochs 0..epochs-1 of ``ranks`` (default: all) into ``folder``; existing ones are kept.
 
-    Contents do not depend on ``threads`` (default: every core), on which process makes which part, or on
-    interruptions. ``force`` first removes batches of other settings, which otherwise raise :class:`ConfigError`.
-    ``option`` begins messages about the folder. A complete folder is only read. ``done`` receives how many batches were
-    sampled, and how many there are to sample.
+    Contents do not depend on ``threads`` (default: every core), processes or interruptions. ``force`` first removes
+    batches of other settings, which otherwise raise :class:`ConfigError`. ``option`` begins messages about the folder.
+    A complete folder is only read. ``done`` receives how many batches were sampled, and how many there are to sample.
     """
     settings = settings_of(plan, source)
     _claim(folder, settings, force, option)
@@ -143,7 +142,6 @@ def presample(
 
 
 def _claim(folder: Path, settings: Mapping[str, Any], force: bool, option: str) -> None:
-    """Write the folder's settings, or compare them with those that are there."""
     there = _settings_in(folder)
     if there == settings:
         return  # before anything is tried: it may be read-only
@@ -151,9 +149,7 @@ def _claim(folder: Path, settings: Mapping[str, Any], force: bool, option: str) 
     if there is not None:
         if not force:
             changed = [name for name in settings if there.get(name) != settings[name]]
-            told = "; ".join(
-                f"{name}: there {_short(there.get(name))}, here {_short(settings[name])}" for name in changed
-            )
+            told = "; ".join(f"{name}: there {there.get(name)!s:.24}, here {settings[name]!s:.24}" for name in changed)
             raise ConfigError(
                 f"{option}: got {folder}, which holds batches made from other settings ({told}); expected the same "
                 "experiment: name another folder, or replace them with simgnn sample --force"
@@ -178,8 +174,7 @@ def _settings_in(folder: Path) -> dict[str, Any] | None:
 def _seal(
     plan: SamplingPlan, settings: Mapping[str, Any], folder: Path, epochs: int, made: int, reused: int
 ) -> Presampled:
-    """Digest and totals over all parts, written when all are there."""
-    total = Tally.none(len(plan.fanouts), plan.ranks)
+    tallies: list[Tally] = []
     digest = hashlib.sha256(json.dumps([settings, epochs], sort_keys=True).encode())
     size = 0
     for epoch in range(epochs):
@@ -191,16 +186,11 @@ def _seal(
             if part.folder.details["made_from"] != {**settings, "epoch": epoch, "worker": worker}:
                 raise ConfigError(f"{path} was made from other settings: remove it and start again")
             digest.update(json.dumps([epoch, worker, dict(part.folder.files)], sort_keys=True).encode())
-            total += part.tally
+            tallies.append(part.tally)
             size += sum(file.stat().st_size for file in path.iterdir())
-    told = digest.hexdigest()
+    told, total = digest.hexdigest(), reduce(add, tallies)
     write_totals(folder / TOTALS, {"epochs": epochs, "digest": told, "bytes": size, **total.as_dict()})
     return Presampled(folder, epochs, made, reused, size, told, total)
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return f"{text[:12]}..." if len(text) == 64 else text  # a digest
 
 
 def _size(folder: Path) -> int:

@@ -15,7 +15,6 @@ from simgnn.partition.local.serving import Serving
 from simgnn.program.sizes import IntArray
 from simgnn.sampling.draw.sampler import Assembly, choose_in_part, count_choices, put_chosen
 
-Ids = NDArray[np.int64]
 OWN = ("indptr", "indices", "halo_gid", "oid")
 OF_ALL = ("node_map", "new2old", "old2new")
 """Names of the arrays of a structure: of the partition in its own ids, of all vertices."""
@@ -35,7 +34,7 @@ class Reply:
     global ids, vertex by vertex; ``lengths`` int64 [requesters]: how many go to each."""
 
     degrees: NDArray[np.int32]
-    neighbours: Ids
+    neighbours: IntArray
     lengths: IntArray
 
 
@@ -51,9 +50,9 @@ class HostStructure:
     """
 
     part: RelabelledPart
-    node_map: Ids
-    new2old: Ids
-    old2new: Ids
+    node_map: IntArray
+    new2old: IntArray
+    old2new: IntArray
 
     @classmethod
     def of(cls, csr: CSR, owner: NDArray[np.int32], serving: Serving, host: int) -> "HostStructure":
@@ -80,20 +79,16 @@ class HostStructure:
     def host(self) -> int:
         return self.part.part
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays().values())
-
     def degrees(self) -> NDArray[np.int32]:
         """In-neighbours of each core vertex, int32 [core, 1]."""
         return np.diff(self.part.indptr).astype(np.int32)[:, None]
 
-    def locate(self, vertices: NDArray[Any]) -> tuple[Ids, Ids]:
+    def locate(self, vertices: NDArray[Any]) -> tuple[IntArray, IntArray]:
         """Gid and host, int64 [n] each, of ``vertices`` [n] of the whole graph."""
         gids = self.old2new[vertices]
         return gids, np.searchsorted(self.node_map, gids, side="right") - 1
 
-    def draw(self, lids: Ids, runs: Iterable[tuple[int, int]], hop: int, fanout: int) -> Drawn:
+    def draw(self, lids: IntArray, runs: Iterable[tuple[int, int]], hop: int, fanout: int) -> Drawn:
         """Draw at most ``fanout`` neighbours (-1: all) of core vertices ``lids`` int64 [n]. ``runs``: consecutive
         (number of vertices, batch seed)."""
         part = self.part
@@ -106,7 +101,7 @@ class HostStructure:
             first += count
         return Drawn(bounds, found)
 
-    def serve(self, lids: Ids, counts: Sequence[int], seeds: Sequence[int], hop: int, fanout: int) -> Reply:
+    def serve(self, lids: IntArray, counts: Sequence[int], seeds: Sequence[int], hop: int, fanout: int) -> Reply:
         """Draw for requesters: the first ``counts[0]`` of ``lids`` int64 [k] under ``seeds[0]``, and so on. Raises
         :class:`GraphError` for a vertex that this host does not hold."""
         part = self.part
@@ -153,9 +148,9 @@ class Asked:
     host."""
 
     here: IntArray
-    lids: Ids
+    lids: IntArray
     away: IntArray
-    wanted: Ids
+    wanted: IntArray
     counts: IntArray
     hosts: IntArray
 
@@ -203,7 +198,7 @@ class Requester(Assembly):
         runs = ((len(asked.lids), self._seed),)
         return self.structure.draw(asked.lids, runs, self.hop, self.fanouts[self.hop - 1])
 
-    def stitch(self, asked: Asked, drawn: Drawn, degrees: NDArray[np.int32], neighbours: Ids) -> None:
+    def stitch(self, asked: Asked, drawn: Drawn, degrees: NDArray[np.int32], neighbours: IntArray) -> None:
         """End the hop with the answers: ``degrees`` int32 [k] and the gids ``neighbours`` int64 [their sum] of what was
         asked for, in its order. Raises :class:`GraphError` for answers that are not of this graph."""
         structure = self.structure

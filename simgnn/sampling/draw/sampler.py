@@ -154,9 +154,9 @@ class Batch:
 
 
 class Assembly:
-    """Makes batches, one at a time, of the neighbours that their hops chose. Keeps (hops + 1) * V / 4 bytes. Call
-    :meth:`begin`; for each hop fill :meth:`room`, set the bits of its content in :attr:`marks` and call :meth:`extend`;
-    at last :meth:`batch`. ``ids``: type of the graph's ids."""
+    """Makes batches, one at a time, of the neighbours that their hops chose: call :meth:`begin`; for each hop fill
+    :meth:`room`, set the bits of its content in :attr:`marks` and call :meth:`extend`; at last :meth:`batch`. ``ids``:
+    type of the graph's ids. Keeps (hops + 1) * V / 4 bytes."""
 
     def __init__(self, vertices: int, hops: int, ids: Any) -> None:
         self.vertices = vertices
@@ -221,9 +221,9 @@ class Assembly:
 
 
 class Sampler:
-    """Samples batches of one graph, in one thread at a time. Keeps (hops + 1) * V / 4 bytes. ``fanouts``: most
-    neighbours of a vertex, by hop from the seeds; -1 for all. Each hop expands all vertices of the batch, also those of
-    earlier hops."""
+    """Samples batches of one graph, in one thread at a time. ``fanouts``: most neighbours of a vertex, by hop from the
+    seeds; -1 for all. Each hop expands all vertices of the batch, also those of earlier hops. Keeps (hops + 1) * V / 4
+    bytes."""
 
     def __init__(self, csr: CSR, fanouts: Sequence[int]) -> None:
         self.fanouts = tuple(fanouts)

@@ -146,7 +146,10 @@ class GatherPart(OpenedArtifact):
         return self._index[:, 2:]
 
     def gather(self, number: int) -> Gather:
-        lists = {name: array[self._span(name, number)] for name, array in self._lists.items()}
+        lists = {}
+        for name, array in self._lists.items():
+            starts = self._starts[LISTS[name]]
+            lists[name] = array[int(starts[number]) : int(starts[number + 1])]
         return Gather(**lists, counts=self._index[number, 2:])
 
     def pulled_from(self, number: int, sender: int) -> IndexArray:
@@ -168,10 +171,6 @@ class GatherPart(OpenedArtifact):
         """First place of each batch, and the end, in the lists of each kind."""
         lengths = {"local": self._index[:, 0], "hits": self._index[:, 1], "pulls": self._index[:, 2:].sum(axis=1)}
         return {name: np.concatenate(([0], np.cumsum(length))) for name, length in lengths.items()}
-
-    def _span(self, name: str, number: int) -> slice:
-        starts = self._starts[LISTS[name]]
-        return slice(int(starts[number]), int(starts[number + 1]))
 
 
 SERVED = "serve lists"
@@ -201,9 +200,6 @@ class ServePart(OpenedArtifact):
     """The written serve lists of one sender and epoch."""
 
     what = SERVED
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     @cached_property
     def index(self) -> IntArray:

@@ -1,4 +1,5 @@
-"""Plans all fetches of a run from its presampled batches: what every rank gathers and sends in each epoch.
+"""Plans all fetches of a run from its presampled batches: what every rank gathers and sends in each epoch, and how the
+cache of hot rows of the next epoch is filled while an epoch runs.
 
 A folder ``hot-N`` beside the batches (``hot-N-of-E-epochs`` where hot rows are counted in a whole run) holds
 ``epoch-E/gather-R`` and ``epoch-E/serve-R`` for N hot rows and, at last, ``fetches.json`` with digest and totals. It is
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
@@ -25,6 +27,7 @@ from simgnn.sampling.fetches.fetch_lists import GATHERED, SERVED, GatherPart, Se
 from simgnn.sampling.fetches.remote_rows import Sources, rankings, rows_on_hosts
 
 TOTALS = "fetches.json"
+KINDS = {"gather": GATHERED, "serve": SERVED}
 FORMAT = 1
 
 
@@ -51,15 +54,15 @@ class FetchPlan:
 
     def gather(self, epoch: int, rank: int) -> GatherPart:
         """How a rank gathers the rows of its batches in an epoch; checked against its digests."""
-        return GatherPart.open(_gather_path(self.path, epoch, rank))
+        return GatherPart.open(_path(self.path, epoch, "gather", rank))
 
     def hot(self, epoch: int, rank: int) -> GatherPart:
         """As :meth:`gather`, with only the lists of its cache checked."""
-        return GatherPart(ArtifactFolder.open(_gather_path(self.path, epoch, rank), GATHERED).verify("hot"))
+        return GatherPart(ArtifactFolder.open(_path(self.path, epoch, "gather", rank), GATHERED).verify("hot"))
 
     def serve(self, epoch: int, rank: int) -> ServePart:
         """What a rank sends in an epoch; checked against its digests."""
-        return ServePart.open(_serve_path(self.path, epoch, rank))
+        return ServePart.open(_path(self.path, epoch, "serve", rank))
 
 
 def plan_fetches(
@@ -95,12 +98,12 @@ def plan_fetches(
         _check(part.folder, {**settings_of(plan, source), "epoch": epoch, "worker": rank})
         return part
 
-    def keep(
-        path: Path, what: str, epoch: int, rank: int, write: Callable[[ArtifactWriter], Mapping[str, int]]
-    ) -> None:
+    def keep(kind: str, epoch: int, rank: int, write: Callable[[ArtifactWriter], Mapping[str, int]]) -> None:
         nonlocal made, there
         key = {**settings, "epoch": epoch, "rank": rank}
-        found, new = obtain(path, what, lambda writer: {"made_from": key, "rows": write(writer)})
+        found, new = obtain(
+            _path(place, epoch, kind, rank), KINDS[kind], lambda writer: {"made_from": key, "rows": write(writer)}
+        )
         _check(found, key)
         made, there = made + new, there + 1
         done(there)
@@ -110,17 +113,17 @@ def plan_fetches(
         ranking_of = rankings(part_of, epochs, sources, whole_run)
         for epoch in range(epochs):
             write = partial(write_gathers, partial(part_of, epoch), sources, ranking_of, hot_rows, rows, threads)
-            keep(_gather_path(place, epoch, rank), GATHERED, epoch, rank, write)
+            keep("gather", epoch, rank, write)
     for epoch in range(epochs):
-        paths = [_gather_path(place, epoch, rank) for rank in range(plan.ranks)]
+        paths = [_path(place, epoch, "gather", rank) for rank in range(plan.ranks)]
         gathers = [GatherPart(ArtifactFolder.open(path, GATHERED)) for path in paths]  # verified when obtained
         for rank in range(plan.ranks):
-            keep(_serve_path(place, epoch, rank), SERVED, epoch, rank, partial(write_served, gathers, rank, plan.steps))
+            keep("serve", epoch, rank, partial(write_served, gathers, rank, plan.steps))
     digest = hashlib.sha256(json.dumps([settings, epochs], sort_keys=True).encode())
     for epoch in range(epochs):
         for rank in range(plan.ranks):
-            for path_of, what in ((_gather_path, GATHERED), (_serve_path, SERVED)):
-                files = ArtifactFolder.open(path_of(place, epoch, rank), what).files
+            for kind, what in KINDS.items():
+                files = ArtifactFolder.open(_path(place, epoch, kind, rank), what).files
                 digest.update(json.dumps([what, epoch, rank, dict(files)], sort_keys=True).encode())
     found = FetchPlan(place, epochs, hot_rows, made, there - made, digest.hexdigest())
     write_totals(place / TOTALS, {"epochs": epochs, "hot_rows": hot_rows, "digest": found.digest})
@@ -132,9 +135,98 @@ def _check(found: ArtifactFolder, expected: Mapping[str, Any]) -> None:
         raise ConfigError(f"{found.path} was made from other settings: remove it and start again")
 
 
-def _gather_path(place: Path, epoch: int, rank: int) -> Path:
-    return place / f"epoch-{epoch}" / f"gather-{rank}"
+def _path(place: Path, epoch: int, kind: str, rank: int) -> Path:
+    return place / f"epoch-{epoch}" / f"{kind}-{rank}"
 
 
-def _serve_path(place: Path, epoch: int, rank: int) -> Path:
-    return place / f"epoch-{epoch}" / f"serve-{rank}"
+@dataclass(frozen=True)
+class Pieces:
+    """What each step brings of a cache, by slot. ``step`` int64 [n]: the step that fills it; ``kept`` bool [n]: its row
+    is in the cache before too, and is copied from there."""
+
+    step: IntArray
+    kept: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, hot: NDArray[Any], before: NDArray[Any], steps: int, only_new: bool) -> "Pieces":
+        """The pieces of the cache ``hot`` [n] (ids by slot) after ``before`` [m]. ``only_new``: rows of both are
+        kept."""
+        size = -(-len(hot) // steps)
+        kept = np.isin(hot, before) if only_new else np.zeros(len(hot), np.bool_)
+        return cls(np.arange(len(hot)) // max(size, 1), kept)
+
+    def pulled(self, senders: IntArray, ranks: int, steps: int) -> IntArray:
+        """Rows that each rank sends at each step, int64 [P, steps]; ``senders`` int64 [n], by slot."""
+        fresh = ~self.kept
+        counts = np.bincount(senders[fresh] * steps + self.step[fresh], minlength=ranks * steps)
+        return counts.reshape(ranks, steps).astype(np.int64)
+
+    def copied(self, steps: int) -> IntArray:
+        """Rows that are kept at each step, int64 [steps]."""
+        return np.bincount(self.step[self.kept], minlength=steps).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Refill:
+    """What fills the cache of one rank, piece after piece. ``slots`` int64 [k]: slots that are pulled, in each piece
+    sender after sender, slots ascending; ``rows`` [k]: their rows on the senders' hosts; ``senders`` int64 [k].
+    ``kept`` int64 [c] slots are copied from the slots ``kept_from`` int64 [c] of the present cache. ``pulled_bounds``,
+    ``kept_bounds`` int64 [T + 1]: where pieces begin."""
+
+    slots: IntArray
+    rows: NDArray[Any]
+    senders: IntArray
+    pulled_bounds: IntArray
+    kept: IntArray
+    kept_from: IntArray
+    kept_bounds: IntArray
+
+    def pulled(self, step: int) -> slice:
+        """The pulled slots of a step's piece."""
+        return slice(int(self.pulled_bounds[step]), int(self.pulled_bounds[step + 1]))
+
+    def copied(self, step: int) -> slice:
+        """The kept slots of a step's piece."""
+        return slice(int(self.kept_bounds[step]), int(self.kept_bounds[step + 1]))
+
+    def of_sender(self, step: int, sender: int) -> NDArray[Any]:
+        """Rows, on its host, that a sender sends in a step, in the order that the requester expects."""
+        piece = self.pulled(step)
+        return np.asarray(self.rows[piece][self.senders[piece] == sender])
+
+
+def refill(coming: GatherPart, present: GatherPart | None, steps: int) -> Refill:
+    """How the cache of ``coming`` is filled in ``steps`` pieces; rows may be copied from the cache of ``present``
+    (None: all are pulled)."""
+    hot, senders = np.asarray(coming.hot), np.asarray(coming.hot_senders, dtype=np.int64)
+    before = hot[:0] if present is None else np.asarray(present.hot)
+    pieces = Pieces.of(hot, before, steps, present is not None)
+    kept, pulled = np.flatnonzero(pieces.kept), np.flatnonzero(~pieces.kept)
+    pulled = pulled[np.lexsort((pulled, senders[pulled], pieces.step[pulled]))]
+    return Refill(
+        slots=pulled,
+        rows=np.asarray(coming.hot_rows)[pulled],
+        senders=senders[pulled],
+        pulled_bounds=_bounds(pieces.step[pulled], steps),
+        kept=kept,
+        kept_from=_places(before, hot[kept]),
+        kept_bounds=_bounds(pieces.step[kept], steps),
+    )
+
+
+def refill_of(fetches: FetchPlan, epoch: int, rank: int, steps: int, delta: bool) -> Refill:
+    """How a rank's cache of ``epoch`` is filled during the epoch before; that of epoch 0 before training, with
+    ``steps`` = 1."""
+    present = fetches.hot(epoch - 1, rank) if delta and epoch else None
+    return refill(fetches.hot(epoch, rank), present, steps)
+
+
+def _places(held: NDArray[Any], wanted: NDArray[Any]) -> IntArray:
+    """Position of each of ``wanted`` [n] in ``held`` [k], which has all of them once: int64 [n]."""
+    order = np.argsort(held, kind="stable")
+    return order[np.searchsorted(held[order], wanted)]
+
+
+def _bounds(pieces: IntArray, steps: int) -> IntArray:
+    """First place of each piece and the end, from the ascending piece of each."""
+    return np.searchsorted(pieces, np.arange(steps + 1)).astype(np.int64)

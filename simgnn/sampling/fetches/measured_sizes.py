@@ -18,7 +18,7 @@ from simgnn.sampling.batches.plan import SamplingPlan
 from simgnn.sampling.batches.presample import checked_part
 from simgnn.sampling.batches.sizes import BatchSizes, CacheSizes, SampleRequests
 from simgnn.sampling.draw.sampler import Batch
-from simgnn.sampling.fetches.refill import Pieces
+from simgnn.sampling.fetches.fetch_plan import Pieces
 from simgnn.sampling.fetches.remote_rows import HitCurve, Ranking, Sources, rankings
 
 Done = Callable[[int], None]
@@ -159,7 +159,7 @@ def forecast(
     an epoch + steps) numbers. Raises :class:`ConfigError` for missing batches.
     """
     ranks, kept = plan.ranks, tuple(sizes)
-    curve = HitCurve.none()
+    curve = HitCurve(*np.zeros((2, 0), np.int64))
     pulled, cached = np.zeros((2, len(kept), ranks, ranks), np.int64)
     slots, largest = np.zeros((len(kept), ranks), np.int64), np.zeros(ranks, np.int64)
     needed = np.zeros((len(kept), epochs, plan.steps), np.bool_)

@@ -75,11 +75,8 @@ class Ranking:
         vertices, counts = np.zeros(0, np.int32), np.zeros(0, np.int32)
         for part in parts:
             one = cls.of_part(part, sources)
-            every = np.union1d(vertices, one.vertices)
-            total = np.zeros(len(every), np.int32)
-            total[np.searchsorted(every, vertices)] = counts
-            total[np.searchsorted(every, one.vertices)] += one.counts
-            vertices, counts = every, total
+            vertices, places = np.unique(np.concatenate((vertices, one.vertices)), return_inverse=True)
+            counts = np.bincount(places, np.concatenate((counts, one.counts))).astype(np.int32)
         return cls(vertices, counts)
 
     @cached_property
@@ -124,18 +121,14 @@ class HitCurve:
     rankings: IntArray
 
     @classmethod
-    def none(cls) -> "HitCurve":
-        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-    @classmethod
     def of_ranking(cls, ranking: Ranking) -> "HitCurve":
         return cls(ranking.counts[ranking.order].astype(np.int64), np.ones(len(ranking.counts), np.int64))
 
     def __add__(self, other: "HitCurve") -> "HitCurve":
-        longer, shorter = (self, other) if len(self.uses) >= len(other.uses) else (other, self)
-        uses, rankings = longer.uses.copy(), longer.rankings.copy()
-        uses[: len(shorter.uses)] += shorter.uses
-        rankings[: len(shorter.rankings)] += shorter.rankings
+        uses, rankings = np.zeros((2, max(len(self.uses), len(other.uses))), np.int64)
+        for one in (self, other):
+            uses[: len(one.uses)] += one.uses
+            rankings[: len(one.rankings)] += one.rankings
         return HitCurve(uses, rankings)
 
     @property

@@ -37,8 +37,7 @@ UNKNOWN = -1
 
 @dataclass(eq=False)
 class SharedTurn:
-    """What all ranks share of a turn in flight. ``sized``: the turn with the epoch that its sizes are looked up with;
-    ``ranks``: how many ranks have ops left in it."""
+    """What all ranks share of a turn in flight. ``sized``: the turn of its sizes; ``ranks``: how many have ops left."""
 
     sized: Turn
     template: CompiledTemplate
@@ -186,8 +185,7 @@ class Engine:
                 self._over.succeed()
 
     def _open_turns(self, rank: int) -> None:
-        """Open a rank's next turns, as long as no older turn than the window is in flight. Evaluations stand alone; no
-        turn opens before a stop is over."""
+        """Open a rank's next turns within its window. Evaluations stand alone; none opens before a stop is over."""
         slots, steps = self.compiled.slots, self.program.calendar.steps
         active = self._active[rank]
         while self._next[rank] < self.epochs * slots:
@@ -196,7 +194,7 @@ class Engine:
             if evaluation and not self.evaluates(number // slots):
                 self._next[rank] += 1
                 continue
-            lag = 0 if not active else number // slots * steps + number % slots - self._position(active[0])
+            lag = 0 if not active else self._position(number) - self._position(active[0])
             alone = evaluation or (active and active[-1] % slots == steps)
             stopped = number % slots == 0 and self.stops_after(number // slots - 1)
             if active and (alone or stopped or lag >= self._windows[rank]):
@@ -205,7 +203,6 @@ class Engine:
             self._open(number, rank)
 
     def _position(self, number: int) -> int:
-        """How many training turns lie before a turn."""
         return number // self.compiled.slots * self.program.calendar.steps + number % self.compiled.slots
 
     def evaluates(self, epoch: int) -> bool:

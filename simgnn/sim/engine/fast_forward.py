@@ -69,10 +69,9 @@ class FastForward:
         return max(self._alike_until(earlier, here) - 1 - ahead - here.epoch, 0) // period * period
 
     def _alike_until(self, earlier: _Boundary, here: _Boundary) -> int:
-        """The first epoch from here on whose templates or sizes are not those of a period before; here itself where
-        that is so of an earlier epoch that has not ended yet."""
-        engine = self.engine
-        until, period = here.epoch, here.epoch - earlier.epoch
+        """The first epoch from here on whose templates or sizes differ from a period before; here itself where those of
+        an earlier epoch that has not ended do."""
+        engine, until, period = self.engine, here.epoch, here.epoch - earlier.epoch
         last = engine.epochs + engine.epoch_shift
         for epoch in range(min(engine.turns) // engine.compiled.slots + engine.epoch_shift, here.epoch):
             if epoch < period or self._signature(epoch) != self._signature(epoch - period):

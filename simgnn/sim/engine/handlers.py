@@ -36,8 +36,8 @@ Meeting = Rounds | Collective
 
 @dataclass
 class Context:
-    """What handlers work with. ``cores``: what the device work of a rank shares; ``meetings``: ops under way that
-    several ranks take part in, by (turn number, op id, team)."""
+    """What handlers work with. ``cores``: those that a rank's device work shares; ``meetings``: ops of several ranks
+    that are under way, by (turn number, op id, team)."""
 
     env: simpy.Environment
     network: Network
@@ -112,8 +112,7 @@ def host_copy(context: Context, begin: Begin) -> Outcome:
 
 
 def pairwise(context: Context, begin: Begin) -> Outcome:
-    """Messages between pairs of ranks: each starts when both of its ends have issued the op, and have what they send
-    where the library reads it."""
+    """Messages between pairs of ranks: each starts when both ends have issued the op and copied what they send."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     priced = pricer.once("messages", compiled, turn, lambda: pricer.messages(compiled, turn))
     if not priced:

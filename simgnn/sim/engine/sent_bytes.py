@@ -138,8 +138,7 @@ def sent_by(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> Sent:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Payload of pairwise ops by (sender, receiver). ``epochs``: for each epoch, op id -> what it sends in each step;
-    equal epochs share one value."""
+    """Payload of pairwise ops. ``epochs``: of each epoch, op id -> what it sends by step; equal ones share a value."""
 
     ranks: int
     epochs: tuple[Mapping[int, tuple[Sent, ...]], ...]

@@ -18,8 +18,7 @@ COLUMNS = ("rank", "begin", "end", "nbytes", "buffer", "op_id", "epoch")
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of time, in ticks, in which a rank holds a buffer; int64 [n] each. ``buffer``: place in ``names``;
-    ``op_id``: the op that takes it."""
+    """Spans of ticks in which a rank holds a buffer (place in ``names``) that an op takes; int64 [n] each."""
 
     rank: Ints
     begin: Ints
@@ -49,8 +48,7 @@ class Spans:
         return np.isin(self.buffer, [place for place, name in enumerate(self.names) if name in names])
 
     def changes(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Every take and return, ordered by place and time, at one instant returns first: (place, span, tick, bytes,
-        negative where they are returned), [2 n] each."""
+        """Every take and return (negative), by place, time, returns first: (place, span, tick, bytes), [2 n] each."""
         here = place[self.rank]
         change = np.concatenate((self.nbytes, -self.nbytes))
         tick = np.concatenate((self.begin, self.end))

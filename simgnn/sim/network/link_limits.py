@@ -44,8 +44,7 @@ class Buckets:
         self._idle_since = np.zeros(len(burst), dtype=np.int64)
 
     def admit(self, now: int, path: Ints, weight: Floats, cap: Floats, size: Floats) -> Floats:
-        """Sizes of classes of flows that begin now, less what passes at once; ``cap``: the most that each flow reaches,
-        after a pause too."""
+        """Sizes of classes of flows that begin now, less what passes at once."""
         # bytes of each flow that may pass at once: even so it is no faster than its cap
         useful = [
             [(i, share, float(size[k] * max(1.0 - self._rate[i] / (share * cap[k]), 0.0))) for i, share in limited]

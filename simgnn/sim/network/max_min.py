@@ -246,8 +246,7 @@ def _solve(
 
 @nb.njit(cache=True)
 def patience(path: Ints, cap: Floats, size: Floats, paths: Paths, reach: Floats, window: float) -> int:
-    """Ticks for which classes that would join may wait: ``window`` times the time that the quickest of them takes at
-    the most that it could get now."""
+    """Ticks that classes may wait to join: ``window`` times the least time that one of them could take now."""
     shortest = LATEST * TICK_S
     for c in range(path.size):
         rate = cap[c]

@@ -60,8 +60,7 @@ def even_out(starts: Ints, bundles: Ints, values: Floats) -> Floats:
 
 
 def _crossed(machine: Machine, source: Ints, target: Ints, backend: str) -> tuple[Ints, Ints]:
-    """(message, link that it crosses) of all messages; a message that crosses none has the network's link that never
-    fills, the one after the machine's last."""
+    """(message, link that it crosses) of all messages; without any, the link after the last, which never fills."""
     which, routes = end_pairs(machine, source, target, backend)
     lengths = np.array([len(route.links) for route in routes], dtype=np.int64)
     flat = np.array([link for route in routes for link in route.links], dtype=np.int64)

@@ -192,8 +192,7 @@ class Origins:
         return int(handed_bytes(self._sizes, compiled, turn)[list(members)].max())
 
     def _entry(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> tuple[Collective, bool] | None:
-        """What a call is priced by, and whether it was measured at just this many ranks; None: the profile does not
-        describe it, as where it describes only messages."""
+        """What prices a call, and whether it was measured at this many ranks; None: the profile lacks it."""
         kind, nbytes = OpKind.EXCHANGE, 0
         if compiled.op.kind in COLLECTIVE_KINDS:
             kind, nbytes = compiled.op.kind, self._handed(compiled, members, turn)

@@ -1,7 +1,7 @@
-"""What a published row is predicted on: its graph and partition as statistics, with what is assumed varied."""
+"""The graph and partition of a published row, as statistics to predict from, with what is assumed varied."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,15 +9,14 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.graph.locality import BINS
 from simgnn.program.sizes import IntArray
-from simgnn.study.published.datasets import Counted, Dataset, GraphReuse, Reuse
-from simgnn.study.published.suite import Kept, PublishedSuite, PublishedTable
+from simgnn.study.published.suite import Counted, Dataset, GraphReuse, Kept, PublishedSuite, PublishedTable, Reuse
 from simgnn.tomlfile import Table
 
 
 @dataclass(frozen=True)
 class Variation:
-    """Factors on what is assumed: in-edges, halo rows, hits of rows read again, what the largest rank has beyond the
-    mean, memory that is needed; and settings that are open."""
+    """Factors on what is assumed: in-edges, halo rows, hits of rows read again, the excess of the largest rank over the
+    mean, needed memory; and settings ``set`` that are open."""
 
     edges: float = 1.0
     halo: float = 1.0
@@ -28,18 +27,18 @@ class Variation:
 
 
 def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool) -> list[Variation]:
-    """Nothing changed; then each assumption either way, alone; then each setting that is open for the ``kind``."""
+    """No change; then each assumption alone, either way; then each setting that is open for the ``kind`` of model."""
     names = ["edges", "memory", *(["halo"] if ranks > 1 else []), *(["reuse"] if suite.reuse else [])]
     names += ["balance"] if suite.balance and ranks > 1 and not counted else []
     factors: list[dict[str, Any]] = [{name: way} for name in names for way in (1 - suite.vary, 1 + suite.vary)]
-    changed = [replace(Variation(), **factor) for factor in factors]
+    changed = [Variation(**factor) for factor in factors]
     return [Variation(), *changed, *(Variation(set=one.set) for one in table.open if kind in one.models)]
 
 
 @dataclass(frozen=True)
 class Division:
-    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table ``[partition]`` of a
-    statistics file that states them."""
+    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table ``[partition]`` that states
+    them in a statistics file."""
 
     rows: IntArray
     edges: IntArray
@@ -48,7 +47,7 @@ class Division:
 
 
 def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variation) -> Division:
-    """How the ranks share a graph, as counted or as assumed. Raises :class:`ConfigError` where nobody says."""
+    """How the ranks share a graph, as counted or as assumed. Raises :class:`ConfigError` if it is neither."""
     counted = dataset.counted.get(str(ranks))
     if counted is not None:
         return _as_counted(dataset, counted, change)
@@ -95,14 +94,14 @@ def _imbalance(suite: PublishedSuite, ranks: int, change: Variation) -> tuple[fl
 
 
 def _loaded(total: int, ranks: int, imbalance: float) -> IntArray:
-    """``total`` of which rank 0 has its imbalance times the mean, and the others the same each."""
+    """``total`` of which rank 0 has ``imbalance`` times the mean, and the others the same each."""
     first = round(imbalance * total / ranks)
     rest = np.diff(np.arange(ranks, dtype=np.int64) * (total - first) // (ranks - 1))
     return np.concatenate((np.array([first], dtype=np.int64), rest))
 
 
 def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, change: Variation) -> Table:
-    """A ``stats:`` file of the graph."""
+    """The table of a statistics file of the graph."""
     division = divide(suite, dataset, ranks, change)
     partition = dict(division.given)
     if suite.reuse is not None:
@@ -127,8 +126,8 @@ def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, c
 
 
 def _locality(reuse: Reuse, like: GraphReuse, factor: float, sources: IntArray, edges: IntArray) -> list[list[float]]:
-    """Reuse profiles of ranks, as :func:`simgnn.graph.locality.reuse_profile`: [P][bins]. A row's first read hits
-    nowhere; those after it do as on the graph ``like`` it, by the share of the rank's rows that 2**k rows are."""
+    """Reuse profiles of ranks, as :func:`simgnn.graph.locality.reuse_profile`: [P][bins]. A row's first read is never a
+    hit; later ones hit as on the graph ``like`` it, by the share of the rank's rows that 2**k rows are."""
     table = []
     for rows, reads in zip(sources.tolist(), edges.tolist(), strict=True):
         again = 1.0 - min(rows / max(reads, 1), 1.0)
@@ -139,7 +138,7 @@ def _locality(reuse: Reuse, like: GraphReuse, factor: float, sources: IntArray, 
 
 
 def kept_bytes(kept: Kept, widths: Sequence[int], division: Division) -> int:
-    """Bytes that the fullest rank keeps by a system's own sums; ``widths``: of rows before, between, after layers."""
+    """Bytes that the fullest rank keeps by its system's own sums. ``widths``: of rows before, between, after layers."""
     replicated = kept.rows * sum(widths)
     own = kept.hidden * sum(widths[1:-1]) + kept.last * widths[-1]
     values = (division.rows + division.halo) * replicated + division.rows * own

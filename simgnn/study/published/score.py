@@ -1,14 +1,17 @@
-"""Predictions against epoch times and memory verdicts that others have published (:mod:`simgnn.study.published.suite`).
+"""Scores predictions against epoch times and memory verdicts that others have published.
 
-Every row is predicted as assumed, then with each assumption varied by ``vary`` either way, alone, and with each setting
-that is open. A memory verdict is given only where none of that changes it.
+Every row of the suite (:mod:`simgnn.study.published.suite`) is predicted as assumed, then with each assumption alone
+varied by ``vary`` either way, and with each setting that is open. A memory verdict is given only where none of that
+changes it.
 """
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -16,25 +19,48 @@ from simgnn.errors import ConfigError
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.study.backend import Backend
 from simgnn.study.cases import case_experiment
-from simgnn.study.error_measures import kendall_tau
+from simgnn.study.error_measures import Floats, kendall_tau, ordered_pairs
 from simgnn.study.profile_variants import adjusted
-from simgnn.study.published.datasets import Dataset
 from simgnn.study.published.graph import Variation, divide, kept_bytes, statistics, variations
-from simgnn.study.published.row_order import Order, orders
-from simgnn.study.published.rows import Entry, selected_rows
-from simgnn.study.published.suite import PublishedSuite, PublishedTable
+from simgnn.study.published.suite import Dataset, PublishedSuite, PublishedTable
 from simgnn.tomlfile import Table, write_toml
 
 Verdict = Literal["fits", "oom", "undecided"]
 EPOCHS = 3
+SCORED = ("ok", "oom")
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One printed result. ``seconds``: of all epochs, None where it ran out of memory; ``text``: as printed."""
+
+    dataset: str
+    model: str
+    layers: int
+    ranks: int
+    status: str
+    seconds: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """Kendall's ``tau`` over ``pairs`` of rows whose measured gap exceeds the noise; None without a pair. Of these
+    ``discordant`` are predicted the other way round, ``equal`` to be equal."""
+
+    tau: float | None
+    pairs: int
+    discordant: int
+    equal: int
 
 
 @dataclass(frozen=True)
 class PublishedRow:
     """One published result and its prediction. ``factor``: predicted over published time; ``low_s``, ``high_s``: least
-    and largest prediction over the variations. None: out of memory is predicted, which takes no time. ``noise``:
-    standard deviation of the published time as a share of it, its rounding included. ``file``: of the printed table.
-    ``discordant``: how many other timed rows it is predicted on the wrong side of."""
+    and largest prediction over the variations; None where running out of memory is predicted. ``noise``: standard
+    deviation of the published time as a share of it, its rounding included. ``file``: the printed table.
+    ``discordant``: the number of other timed rows that it is predicted on the wrong side of."""
 
     file: str
     label: str
@@ -52,20 +78,13 @@ class PublishedRow:
     verdict: Verdict
     discordant: int | None = None
 
-    @property
-    def inside(self) -> bool:
-        """Whether the published time lies in the range."""
-        if self.published_s is None or self.low_s is None or self.high_s is None:
-            return False
-        return self.low_s <= self.published_s <= self.high_s
-
 
 @dataclass(frozen=True)
 class PublishedBoard:
     """What ``simgnn validate published`` reports. ``left_out``: rows of models that the suite does not map to ours;
-    ``otherwise``: rows that ended neither well nor out of memory, which are not scored;
-    ``inside``: timed rows whose range holds the published time. ``tau`` is over all pairs of rows, whatever table they
-    are of; ``within`` and ``across``: over pairs of one printed table, and of two."""
+    ``otherwise``: rows that ended neither well nor out of memory, which are not scored; ``inside``: timed rows whose
+    range holds the published time. ``tau``: over all pairs of rows; ``within``, ``across``: over those of one printed
+    table, and of two."""
 
     suite: str
     rows: tuple[PublishedRow, ...]
@@ -85,25 +104,102 @@ class PublishedBoard:
 
     @property
     def holds(self) -> bool:
-        """Whether every bar holds."""
         return all(self.bars.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
         return {**asdict(self), "holds": self.holds}
 
 
+def selected_rows(table: PublishedTable, path: Path) -> tuple[list[Entry], int, int]:
+    """The rows of a file that a suite selects and scores, the number of rows of models that it does not map, and of
+    rows that ended neither well nor out of memory. Raises :class:`ConfigError` with every fault, and its line."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = [(reader.line_num, row) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"published: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    columns = {table.dataset, table.model, table.time, "status", *table.select}
+    columns |= {name for name in (table.ranks, table.layers) if isinstance(name, str)}
+    missing = sorted(columns - set(reader.fieldnames or ()))
+    if missing:
+        raise ConfigError(f"published: {path} has no column {', '.join(missing)}; expected those that the suite names")
+    chosen = [(line, row) for line, row in rows if all(row[key] in values for key, values in table.select.items())]
+    if not chosen:
+        raise ConfigError(f"published: no row of {path} is as the suite selects: {table.select}")
+    faults: list[str] = []
+    entries, left_out, otherwise = [], 0, 0
+    for line, row in chosen:
+        short = sorted(name for name in columns if row[name] is None)
+        if short:
+            faults.append(f"published: {path}, line {line}: ends before column {', '.join(short)}")
+        elif row["status"] not in SCORED:
+            otherwise += 1
+        elif row[table.model] not in table.models:
+            left_out += 1
+        else:
+            entries.append(_entry(table, row, f"published: {path}, line {line}", faults))
+    if faults:
+        raise ConfigError(faults)
+    return entries, left_out, otherwise
+
+
+def _entry(table: PublishedTable, row: Mapping[str, str], where: str, faults: list[str]) -> Entry:
+    def above_zero(column: str, convert: type[Number], expected: str) -> Number:
+        try:
+            found = convert(row[column])
+        except ValueError:
+            found = convert(0)
+        if not (isfinite(found) and found > 0):
+            faults.append(f"{where}: {column}: got '{row[column]}', expected {expected}")
+        return found
+
+    ranks, layers = (
+        above_zero(column, int, "a whole number of 1 or more") if isinstance(column, str) else column
+        for column in (table.ranks, table.layers)
+    )
+    ended = row["status"] == "ok"
+    return Entry(
+        dataset=row[table.dataset],
+        model=row[table.model],
+        layers=layers,
+        ranks=ranks,
+        status=row["status"],
+        seconds=above_zero(table.time, float, "seconds above zero, as status 'ok' says") if ended else None,
+        text=row[table.time],
+    )
+
+
+def orders(
+    predicted: Floats, measured: Floats, noise: Floats, tables: Sequence[str]
+) -> tuple[Order, Order, tuple[int, ...]]:
+    """Order of rows with times [n] printed in ``tables`` [n]: over pairs of rows of the same table, which ran on one
+    machine and were measured by the same people, over pairs of two tables, and how many pairs of each row are
+    discordant [n]."""
+    i, j = ordered_pairs(measured, noise)
+    agreement = np.sign(predicted[i] - predicted[j]) * np.sign(measured[i] - measured[j])
+    _, table = np.unique(np.asarray(tables, dtype=np.str_), return_inverse=True)
+    same, wrong = table[i] == table[j], agreement < 0
+    discordant = np.bincount(np.concatenate((i[wrong], j[wrong])), minlength=len(measured))
+    return _order(agreement[same]), _order(agreement[~same]), tuple(discordant.tolist())
+
+
+def _order(agreement: Floats) -> Order:
+    pairs, discordant, equal = len(agreement), int((agreement < 0).sum()), int((agreement == 0).sum())
+    tau = (pairs - equal - 2 * discordant) / pairs if pairs else None
+    return Order(tau, pairs, discordant, equal)
+
+
 def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> PublishedBoard:
-    """Predict every selected row and score. Raises :class:`ConfigError` for a file, column, graph or number that is
-    not as the suite says."""
-    rows, left_out, otherwise = [], 0, 0
-    selected = [selected_rows(table, tables / table.file) for table in suite.tables]
-    for table, found in zip(suite.tables, selected, strict=True):
-        left_out, otherwise = left_out + found.left_out, otherwise + found.otherwise
-        for entry in found.entries:
+    """Predict and score every selected row. Raises :class:`ConfigError` for a file, column, graph or number that is not
+    as the suite says."""
+    rows = []
+    selected, left_out, otherwise = zip(*(selected_rows(one, tables / one.file) for one in suite.tables), strict=True)
+    for table, entries in zip(suite.tables, selected, strict=True):
+        for entry in entries:
             backend.tell(f"predicting {table.label}: {entry.dataset}, {entry.model}")
             rows.append(_row(suite, table, entry, backend))
-    return _board(suite, rows, left_out, otherwise)
+    return _board(suite, rows, sum(left_out), sum(otherwise))
 
 
 def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, otherwise: int) -> PublishedBoard:
@@ -111,12 +207,12 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, o
     timed = [rows[at] for at in places]
     factors = np.array([row.factor for row in timed], dtype=np.float64)
     median = float(np.median(np.maximum(factors, 1 / factors))) if timed else None
-    predicted = np.array([row.predicted_s for row in timed], dtype=np.float64)
-    published = np.array([row.published_s for row in timed], dtype=np.float64)
-    noise = np.array([row.noise for row in timed], dtype=np.float64)
+    names = ("predicted_s", "published_s", "noise", "low_s", "high_s")
+    columns = ([getattr(row, name) for row in timed] for name in names)
+    predicted, published, noise, low, high = (np.array(column, dtype=np.float64) for column in columns)
     tau, pairs = kendall_tau(predicted, published, noise)
-    found = orders(predicted, published, noise, [row.file for row in timed])
-    discordant = dict(zip(places, found.discordant, strict=True))
+    within, across, wrong = orders(predicted, published, noise, [row.file for row in timed])
+    discordant = dict(zip(places, wrong, strict=True))
     decided = [row for row in rows if row.verdict != "undecided"]
     right = sum((row.verdict == "oom") == (row.published_status == "oom") for row in decided)
     bars = suite.bars
@@ -128,9 +224,9 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, o
         median_factor=median,
         tau=tau,
         tau_pairs=pairs,
-        within=found.within,
-        across=found.across,
-        inside=sum(row.inside for row in timed),
+        within=within,
+        across=across,
+        inside=int(((low <= published) & (published <= high)).sum()),
         right=right,
         wrong=len(decided) - right,
         undecided=len(rows) - len(decided),
@@ -144,13 +240,13 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, o
 
 
 def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Backend) -> PublishedRow:
-    name, ranks, layers = entry.dataset, entry.ranks, entry.layers
+    name, ranks = entry.dataset, entry.ranks
     dataset = next((one for one in suite.datasets if name in one.names), None)
     if dataset is None:
         raise ConfigError(f"datasets: {table.file} speaks of '{name}', which the suite does not describe")
-    model = {"kind": table.models[entry.model], "layers": layers}
-    changes = variations(suite, table, str(model["kind"]), ranks, str(ranks) in dataset.counted)
-    results = [_predicted(suite, table, dataset, name, ranks, model, change, backend) for change in changes]
+    kind = table.models[entry.model]
+    changes = variations(suite, table, kind, ranks, str(ranks) in dataset.counted)
+    results = [_predicted(suite, table, dataset, entry, change, backend) for change in changes]
     predicted, full = results[0]
     times = [seconds for seconds, _ in results if seconds is not None]
     agree = all(verdict == full for _, verdict in results)
@@ -160,7 +256,7 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Ba
         label=table.label,
         dataset=name,
         model=entry.model,
-        layers=layers,
+        layers=entry.layers,
         ranks=ranks,
         published_s=published,
         published_status=entry.status,
@@ -174,41 +270,29 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Ba
 
 
 def rounding(text: str) -> float:
-    """Standard deviation of what a printed decimal number hides, as a share of it: any value of its last digit's unit
-    is as likely as another."""
+    """Standard deviation of the rounding error of a printed decimal number, as a share of it."""
     unit = 10.0 ** -len(text.partition(".")[2])
     return float(unit / np.sqrt(12) / float(text))
 
 
 def _predicted(
-    suite: PublishedSuite,
-    table: PublishedTable,
-    dataset: Dataset,
-    name: str,
-    ranks: int,
-    model: Table,
-    change: Variation,
-    backend: Backend,
+    suite: PublishedSuite, table: PublishedTable, dataset: Dataset, entry: Entry, change: Variation, backend: Backend
 ) -> tuple[float | None, bool]:
-    """Seconds of an epoch (None where memory runs out), and whether it does."""
+    """Seconds of an epoch (None where memory runs out), and whether memory runs out."""
+    name, ranks, kind = entry.dataset, entry.ranks, table.models[entry.model]
     with TemporaryDirectory(prefix="simgnn-published-") as scratch:
         path = Path(scratch) / "graph.toml"
         write_toml(path, statistics(suite, dataset, name, ranks, change))
-        settings: list[Table] = [
-            table.set,
-            *(one.set for one in table.given if model["kind"] in one.models),
-            dataset.set,
-            change.set,
-            {
-                "name": f"{name}-{ranks}",
-                "model": model,
-                "graph": {"source": f"stats:{path}"},
-                "cluster": {"hosts": 1, "ranks_per_host": ranks},
-                "train": {"epochs": EPOCHS, "eval_every": 0},
-            },
-        ]
-        experiment = case_experiment(suite.extends, settings)
-        adjustments = [one for one in table.adjust if one.concerns(str(model["kind"]), dataset)]
+        own: Table = {
+            "name": f"{name}-{ranks}",
+            "model": {"kind": kind, "layers": entry.layers},
+            "graph": {"source": f"stats:{path}"},
+            "cluster": {"hosts": 1, "ranks_per_host": ranks},
+            "train": {"epochs": EPOCHS, "eval_every": 0},
+        }
+        given = [one.set for one in table.given if kind in one.models]
+        experiment = case_experiment(suite.extends, [table.set, *given, dataset.set, change.set, own])
+        adjustments = [one for one in table.adjust if one.concerns(kind, dataset)]
         found = backend.predict(experiment, adjusted(load_profile(table.profile), adjustments, change.memory))
     full = found.result.status == "oom"
     if table.kept is not None:

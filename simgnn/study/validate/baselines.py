@@ -1,9 +1,8 @@
-"""What predictions are measured against: a linear regression on flops and bytes, and alpha-beta plus roofline.
+"""Baselines to compare predictions with: a linear regression on flops and bytes, and alpha-beta plus roofline.
 
-Both see the same program as the simulator. The regression is fitted to measured runs (of other groups than the one that
-it predicts: it needs what the simulator must do without); alpha-beta plus roofline takes its rates from the same
-calibration and is fitted to nothing. Where ranks share a host's link to the network, both know it, and both know which
-share of its turns a block is sent in: baselines that were easy to beat would prove nothing.
+Both see the same program as the simulator. The regression is fitted to measured runs, of other groups than the one that
+it predicts: the simulator has none. Alpha-beta plus roofline takes its rates from the same calibration and is fitted to
+nothing. Both know where ranks share a host's link to the network, and in which share of its turns a block is sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,15 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from simgnn.study.error_measures import Floats
 
+COLLECTIVES = (OpKind.BROADCAST, OpKind.ALLGATHER, OpKind.ALLREDUCE)
 REFERENCE_ROWS, REFERENCE_WIDTH, REFERENCE_BYTES = 20_000, 256, 2**20
 """Sizes at which rates are read off a calibration: large enough that calls cost nothing beside them."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a steady epoch asks of each rank: float64 [P] each; bytes [P] of messages, of broadcasts and of all-gathers
-    (from rank to rank) by where they go."""
+    """What a steady epoch asks of each rank, float64 [P] each; bytes of messages, broadcasts and all-gathers (from rank
+    to rank) by whether they stay inside a host."""
 
     flops: Floats
     memory_bytes: Floats
@@ -40,26 +40,16 @@ class Demand:
 
         ``speeds``: declared share of a core that each rank has; ``link_bytes_per_s``: declared rate of a host's link.
         """
-        share = np.asarray(speeds)
-        across = np.bincount(np.asarray(hosts), self.across_bytes).max() if link_bytes_per_s else 0.0
-        return [
-            1.0,
-            float((self.flops / share).max()),
-            float((self.memory_bytes / share).max()),
-            float(self.inside_bytes.max()),
-            float(across / link_bytes_per_s) if link_bytes_per_s else 0.0,
-        ]
+        across_s = np.bincount(hosts, self.across_bytes).max() / link_bytes_per_s if link_bytes_per_s else 0.0
+        slowest = [(work / np.asarray(speeds)).max() for work in (self.flops, self.memory_bytes)]
+        return [1.0, *map(float, slowest), float(self.inside_bytes.max()), float(across_s)]
 
 
 def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) -> Demand:
-    """What the second epoch of a program asks for (the first, where a program has one of its own, is not steady).
-
-    ``decided``: every guard, int64 [P, epochs, steps]. An op under one counts by the share of steady turns in which it
-    runs.
-    """
+    """What the second epoch of a program asks for (the first may not be steady). ``decided``: every guard, int64 [P,
+    epochs, steps]; an op under a guard counts by the share of steady turns in which it runs."""
     P = program.ranks
-    zero = np.zeros(P)
-    flops, moved, roofline, inside, across = zero.copy(), zero.copy(), zero.copy(), zero.copy(), zero.copy()
+    flops, moved, roofline, inside, across = np.zeros((5, P))
     alpha_beta = 0.0
     peak, bandwidth = _rates(machine)
     same = np.equal.outer(program.hosts, program.hosts)
@@ -72,34 +62,30 @@ def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) 
                 flops += runs * done
                 moved += runs * touched
                 roofline += runs * np.maximum(done / peak, touched / bandwidth)
+            sent, seconds = np.zeros((P, P)), 0.0
             if op.route is not None and op.transfer is not None and op.kind in PAIRWISE_KINDS:
                 rows = program.sizes.routes[op.route].matrix(P, 1, step)
                 sent = np.asarray(rows * op.transfer.row_bytes, dtype=np.float64)
-                inside += runs * (sent * same).sum(axis=1)
-                across += runs * (sent * ~same).sum(axis=1)
-                alpha_beta += runs.max() * _exchange_s(sent, machine)
-            elif op.kind in (OpKind.BROADCAST, OpKind.ALLGATHER) and op.transfer is not None and P > 1:
+                seconds = _exchange_s(sent, machine)
+            elif op.transfer is not None and P > 1 and op.kind in COLLECTIVES:
                 rows = program.sizes.per_rank(op.transfer.rows, 1, step)
-                handed = rows.max() if op.kind is OpKind.ALLGATHER else rows[op.root or 0]
-                sent = _from_rank_to_rank(op.kind, float(handed) * op.transfer.row_bytes, P, op.root or 0)
-                inside += runs * (sent * same).sum(axis=1)
-                across += runs * (sent * ~same).sum(axis=1)
-                alpha_beta += runs.max() * _collective_s(op.kind, float(handed) * op.transfer.row_bytes, machine)
-            elif op.kind is OpKind.ALLREDUCE and op.transfer is not None and P > 1:
-                rows = program.sizes.per_rank(op.transfer.rows, 1, step)
-                alpha_beta += runs.max() * _allreduce_s(float(rows.max()) * op.transfer.row_bytes, machine)
-    return Demand(
-        flops=flops,
-        memory_bytes=moved,
-        roofline_s=roofline,
-        inside_bytes=inside,
-        across_bytes=across,
-        alpha_beta_s=alpha_beta,
-    )
+                root = op.root or 0
+                nbytes = float(rows[root] if op.kind is OpKind.BROADCAST else rows.max()) * op.transfer.row_bytes
+                if op.kind is OpKind.ALLREDUCE:  # a ring: 2 (P - 1) steps of bytes / P each
+                    seconds = 2 * (P - 1) * _hop_s(nbytes / P, machine)
+                else:  # a binomial tree of a broadcast, the P - 1 steps of an all-gather
+                    ranks = np.arange(P)  # each sends to the next; a broadcast ends before its root
+                    sent[ranks, (ranks + 1) % P] = (P - 1) * nbytes if op.kind is OpKind.ALLGATHER else nbytes
+                    sent[:, root] *= op.kind is OpKind.ALLGATHER
+                    seconds = (P - 1 if op.kind is OpKind.ALLGATHER else ceil(log2(P))) * _hop_s(nbytes, machine)
+            inside += runs * (sent * same).sum(axis=1)
+            across += runs * (sent * ~same).sum(axis=1)
+            alpha_beta += runs.max() * seconds
+    return Demand(flops, moved, roofline, inside, across, alpha_beta)
 
 
 def _share(values: IntArray) -> Floats:
-    """Share of the turns after the first epoch (of all, where there is no other) in which a guard is set, [P]."""
+    """Share of the turns after the first epoch (of all, if there is only one) in which a guard is set, [P]."""
     steady = values[:, 1:] if values.shape[1] > 1 else values
     return np.asarray((steady != 0).mean(axis=(1, 2)))
 
@@ -110,28 +96,22 @@ def roofline_s(found: Demand) -> float:
 
 
 def held_out_regression(rows: Floats, measured: Floats, groups: Sequence[str]) -> Floats:
-    """Predictions [n] for each group by the regression fitted to all others; NaN where there are no others.
+    """Predictions [n] for each group by the regression fitted to all others (least squares of relative errors, costs
+    not negative); NaN where there are no others. ``rows`` [n, features]."""
+    # SciPy's optimizers: loaded when baselines are fitted
+    from scipy.optimize import nnls
 
-    Least squares of relative errors with costs that are not negative, as costs are. ``rows`` [n, features].
-    """
     predicted = np.full(len(measured), np.nan)
     names = np.asarray(groups)
     for group in sorted(set(groups)):
         left_out = names == group
         if not left_out.all():
-            predicted[left_out] = rows[left_out] @ _fit(rows[~left_out], measured[~left_out])
+            relative = rows[~left_out] / measured[~left_out, None]
+            scale = np.abs(relative).max(axis=0)
+            scale[scale == 0] = 1.0
+            costs, _ = nnls(relative / scale, np.ones(len(relative)))
+            predicted[left_out] = rows[left_out] @ (costs / scale)
     return predicted
-
-
-def _fit(rows: Floats, measured: Floats) -> Floats:
-    # SciPy's optimizers: loaded when baselines are fitted
-    from scipy.optimize import nnls
-
-    relative = rows / measured[:, None]
-    scale = np.abs(relative).max(axis=0)
-    scale[scale == 0] = 1.0
-    costs, _ = nnls(relative / scale, np.ones(len(measured)))
-    return np.asarray(costs / scale)
 
 
 def _rates(machine: Machine) -> tuple[Floats, Floats]:
@@ -145,7 +125,7 @@ def _rates(machine: Machine) -> tuple[Floats, Floats]:
 
 
 def _exchange_s(sent: Floats, machine: Machine) -> float:
-    """alpha for each message of the busiest rank, plus bytes over beta: of a rank inside its host, of a host beyond."""
+    """Latency of each message of the busiest rank, plus bytes over rates: of a rank inside hosts, of a host across."""
     P = len(sent)
     latency, rate = np.zeros((P, P)), np.full((P, P), np.inf)
     for i, j in zip(*np.nonzero(sent), strict=True):
@@ -159,31 +139,8 @@ def _exchange_s(sent: Floats, machine: Machine) -> float:
     return float(latency.sum(axis=1).max() + max(inside, np.bincount(hosts, of_rank).max()))
 
 
-def _from_rank_to_rank(kind: OpKind, nbytes: float, P: int, root: int) -> Floats:
-    """Bytes [P, P] of a collective that goes round: a broadcast ends before its root, an all-gather has P parts."""
-    sent = np.zeros((P, P))
-    for rank in range(P):
-        beside = (rank + 1) % P
-        if kind is OpKind.ALLGATHER:
-            sent[rank, beside] = (P - 1) * nbytes
-        elif beside != root:
-            sent[rank, beside] = nbytes
-    return sent
-
-
-def _collective_s(kind: OpKind, nbytes: float, machine: Machine) -> float:
-    """A binomial tree of a broadcast's bytes, or the P - 1 steps of an all-gather round, over the slowest hop."""
-    rounds = machine.ranks - 1 if kind is OpKind.ALLGATHER else ceil(log2(machine.ranks))
-    return rounds * _hop_s(nbytes, machine)
-
-
-def _allreduce_s(nbytes: float, machine: Machine) -> float:
-    """A ring: 2 (P - 1) steps of bytes / P each over the slowest of its hops."""
-    return 2 * (machine.ranks - 1) * _hop_s(nbytes / machine.ranks, machine)
-
-
 def _hop_s(nbytes: float, machine: Machine) -> float:
-    """A message between neighbours of a ring of all ranks, by its longest latency and its lowest rate."""
+    """Seconds of a message between neighbours of a ring of all ranks: the longest latency and the lowest rate."""
     P = machine.ranks
     hops = [machine.message(i, (i + 1) % P, REFERENCE_BYTES) for i in range(P)]
     return max(hop.latency_s for hop in hops) + nbytes / min(hop.rate_bytes_per_s for hop in hops)

@@ -1,8 +1,7 @@
-"""A fixed piece of reference work, timed beside the runs: it tells how fast the machine was, and corrects nothing.
+"""Times a fixed piece of reference work beside the runs, to show how fast the machine was; nothing is corrected by it.
 
-``python -m simgnn.study.validate.drift_check`` prints the seconds. One thread, in a process of its own, so that it is
-the same work whatever the rest of the study is: sparse times dense rows, a matrix product, and a pass over a large
-array.
+``python -m simgnn.study.validate.drift_check`` prints the seconds of one thread in a process of its own: sparse times
+dense rows, a matrix product, and a pass over a large array.
 """
 
 import os
@@ -14,19 +13,13 @@ from simgnn.errors import BackendError
 
 ROUNDS = 40
 ROWS, EDGES_A_ROW, WIDTH, SIDE, ITEMS = 20_000, 10, 64, 512, 4_000_000
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def canary_seconds() -> float:
     """Median seconds of a round, measured in a fresh process. Raises :class:`BackendError` when that fails."""
-    environment = {**os.environ, **dict.fromkeys(THREADS, "1")}
-    done = subprocess.run(
-        [sys.executable, "-m", "simgnn.study.validate.drift_check"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [sys.executable, "-m", "simgnn.study.validate.drift_check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **one_thread})
     if done.returncode != 0:
         raise BackendError(f"validate: the reference work ended with status {done.returncode}:\n{done.stderr.strip()}")
     return float(done.stdout)

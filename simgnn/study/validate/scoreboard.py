@@ -1,29 +1,129 @@
-"""The table that a validation ends with: simulator and baselines on the same cases, bars, sensitivity, drift."""
+"""What a validation reports: simulator and baselines on the same cases, bars, parts, sensitivity, drift."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from simgnn.study.cases import AXES, Case
-from simgnn.study.error_measures import (
-    NOISE_FACTOR,
-    Floats,
-    Score,
-    half_range,
-    judge,
-    median_noise,
-    relative_errors,
-    score,
-)
+from simgnn.study.error_measures import NOISE_FACTOR, Floats, Score, half_range, judge, median_noise, score
 from simgnn.study.validate.baselines import held_out_regression
 from simgnn.study.validate.ground_truth import AS_CALIBRATED, Measured, Prediction
-from simgnn.study.validate.results import CaseLine, Drift, Line, Part, Scoreboard, Sensitivity, Verdict
 from simgnn.study.validate.suite import Bars, Suite
 
 SIMULATOR, ROOFLINE = "simulator", "alpha-beta and roofline"
 PARTS = ("compute_s", "wait_s", "transfer_s", "memory_bytes")
+REASONS = {
+    "tau": "no two of its measured medians differ by more than noise",
+    "regret": "among no alternatives do the measured medians differ by more than noise",
+    "coverage": "no prediction interval was given",
+}
+"""Why the figure of a bar cannot be computed, by the bar's name."""
+
+
+@dataclass(frozen=True)
+class CaseLine:
+    """One case, predicted and measured (median over repeats). ``spread``: half the range of the repeats over their
+    median; ``noise``: standard error of that median, both as shares; ``drift``: median over repeats of the reference
+    work beside the run over that beside the calibration (above 1: the machine was slower)."""
+
+    case: Case
+    predicted_s: float
+    measured_s: float
+    low_s: float | None
+    high_s: float | None
+    error: float
+    spread: float | None
+    noise: float | None
+    repeats: int
+    drift: float
+    extrapolated: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """One predictor on one group of cases."""
+
+    predictor: str
+    group: str
+    score: Score
+
+
+@dataclass(frozen=True)
+class Part:
+    """Errors of one part of an epoch, as shares of the measured epoch (of memory: of itself). ``error``: median of the
+    absolute error, ``bias``: median signed error."""
+
+    part: str
+    group: str
+    n: int
+    error: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One bar and whether it holds. ``figure``: what the bar is compared with; errors and coverage with noise forgiven
+    (:func:`simgnn.study.error_measures.judge`)."""
+
+    group: str
+    bar: str
+    limit: float | tuple[float, float]
+    figure: float | None
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The score with a rate reduced, which a failing bar has to notice. ``why``: why it was not noticed, or None."""
+
+    variant: str
+    score: Score
+    fails: tuple[str, ...]
+    worse: bool
+    why: str | None
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Reference work beside the runs over that beside the calibration: smallest, median, largest over all runs."""
+
+    canary_s: float
+    least: float
+    median: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Scoreboard:
+    """Everything that a validation reports. ``guard``: verdicts on the worst score that is accepted."""
+
+    suite: str
+    cases: tuple[CaseLine, ...]
+    lines: tuple[Line, ...]
+    parts: tuple[Part, ...]
+    verdicts: tuple[Verdict, ...]
+    sensitivity: tuple[Sensitivity, ...]
+    drift: Drift
+    guard: tuple[Verdict, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every bar holds and every rate that was cut down was noticed."""
+        return all(entry.holds for entry in self.verdicts) and all(entry.worse for entry in self.sensitivity)
+
+    @property
+    def guarded(self) -> bool | None:
+        """As ``holds``, with the committed bounds in place of the suite's bars; None where there is no bound."""
+        if not self.guard:
+            return None
+        return all(entry.holds for entry in self.guard) and all(entry.worse for entry in self.sensitivity)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "holds": self.holds, "guard_holds": self.guarded}
 
 
 @dataclass(frozen=True)
@@ -50,11 +150,11 @@ def build_scoreboard(
     predictions: Sequence[Prediction],
     runs: Sequence[Measured],
     canary_s: float,
-    notes: tuple[str, ...] = (),
+    notes: Sequence[str] = (),
     bound: Bars | None = None,
 ) -> Scoreboard:
-    """Score predictions (all variants) against runs. ``canary_s``: the reference work beside the calibration.
-    ``bound``: the worst score that is accepted."""
+    """Score predictions (all variants) against runs. ``canary_s``: seconds of the reference work beside the
+    calibration; ``bound``: the worst score that is accepted."""
     declared = {found.case: found for found in predictions if found.variant == AS_CALIBRATED}
     cases = tuple(case for case in suite.cases() if case in declared and any(run.case == case for run in runs))
     repeats = {case: [run for run in runs if run.case == case] for case in cases}
@@ -82,34 +182,24 @@ def build_scoreboard(
         for name, values in predictors.items()
     )
     simulated = predictors[SIMULATOR]
-    verdicts = [*_judge("all", suite.bars, table, simulated, groups["all"]), *_better(suite, scored)]
-    for entry in suite.group_bars:
-        kept = [case.level(entry.axis) in entry.levels for case in cases]
-        verdicts += _judge(entry.name, entry.bars, table, simulated, kept)
+    drift = np.array([run.canary_s for run in runs]) / canary_s
+    own, *others = _all_bars(suite, table, simulated)
+    verdicts = [*own, *_better(suite, scored), *chain.from_iterable(others)]
     return Scoreboard(
         suite=suite.name,
         cases=lines,
         lines=scored,
-        parts=tuple(_parts({name: kept for name, kept in groups.items() if _is_place(name)}, declared, repeats)),
+        parts=tuple(_parts(groups, declared, repeats)),
         verdicts=tuple(verdicts),
         sensitivity=tuple(_sensitivity(suite, table, predictions, simulated)),
-        drift=_drift(runs, canary_s),
+        drift=Drift(canary_s, float(drift.min()), float(np.median(drift)), float(drift.max())),
         guard=() if bound is None else tuple(_judge("all", bound, table, simulated, groups["all"])),
         notes=(*notes, *_notes(suite, lines, verdicts)),
     )
 
 
-REASONS = {
-    "tau": "no two of its measured medians differ by more than noise",
-    "regret": "among no alternatives do the measured medians differ by more than noise",
-    "coverage": "no prediction interval was given",
-}
-"""Why the figure of a bar cannot be computed, by the bar's name."""
-
-
 def _notes(suite: Suite, lines: Sequence[CaseLine], verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Sentences on what weakens the score: few repeats, extrapolated prices, missing intervals, noise, bars without a
-    figure."""
+    """Sentences on what weakens the score, such as few repeats, missing intervals and noise."""
     few = [line.repeats for line in lines if line.repeats < suite.repeats]
     if few:
         yield f"{len(few)} of {len(lines)} cases have fewer than {suite.repeats} repeats, the fewest {min(few)}"
@@ -155,95 +245,84 @@ def _groups(suite: Suite, cases: Sequence[Case]) -> dict[str, list[bool]]:
     groups = {"all": [True] * len(cases)}
     for axis in AXES:
         levels = suite.levels(axis)
-        if len(levels) > 1:
-            groups |= {f"{axis} {level}": [case.level(axis) == level for case in cases] for level in levels}
+        for level in levels if len(levels) > 1 else ():
+            groups[f"{axis} {level}"] = [case.level(axis) == level for case in cases]
     return {name: kept for name, kept in groups.items() if any(kept)}
-
-
-def _is_place(group: str) -> bool:
-    """Whether a group is all cases or those of one topology: where parts are told apart."""
-    return group == "all" or group.startswith("topology ")
 
 
 def _judge(group: str, bars: Bars, table: _Table, predicted: Floats, kept: Sequence[bool]) -> list[Verdict]:
     stated = bars.stated()
     at = np.flatnonzero(kept)
     found = table.score(predicted, kept, intervals=True)
-    errors = relative_errors(predicted[at], table.measured[at])
+    errors = predicted[at] / table.measured[at] - 1.0
     return [
         Verdict(group=group, bar=name, limit=stated[name], figure=figure, holds=holds)
         for name, figure, holds in judge(stated, found, errors, table.noise[at])
     ]
 
 
+def _all_bars(suite: Suite, table: _Table, predicted: Floats, coverage: bool = True) -> Iterator[list[Verdict]]:
+    """Verdicts on the bars of all cases, then on those of each group of ``group_bars``. ``coverage`` is left out for
+    reduced rates, whose predictions have no intervals."""
+    groups: list[tuple[str, Bars, list[bool]]] = [("all", suite.bars, [True] * len(table.cases))]
+    for entry in suite.group_bars:
+        groups.append((entry.name, entry.bars, [case.level(entry.axis) in entry.levels for case in table.cases]))
+    for name, bars, kept in groups:
+        yield _judge(name, bars if coverage else bars.model_copy(update={"coverage": None}), table, predicted, kept)
+
+
 def _better(suite: Suite, lines: Sequence[Line]) -> list[Verdict]:
-    """How many times smaller the simulator's median error is than that of each baseline."""
+    """Verdicts on how many times smaller the simulator's median error is than that of each baseline."""
     bar = suite.bars.better_than_baselines
     if bar is None:
         return []
     overall = {line.predictor: line.score.median_error for line in lines if line.group == "all"}
     own = overall.pop(SIMULATOR)
-    verdicts = []
-    for name, theirs in overall.items():
-        ratio = theirs / own if own and theirs is not None else None
-        verdicts.append(
-            Verdict(
-                group="all",
-                bar=f"better than {name}",
-                limit=bar,
-                figure=ratio,
-                holds=ratio is not None and ratio >= bar,
-            )
-        )
-    return verdicts
+    ratios = {name: theirs / own if own and theirs is not None else None for name, theirs in overall.items()}
+    return [
+        Verdict("all", f"better than {name}", limit=bar, figure=ratio, holds=ratio is not None and ratio >= bar)
+        for name, ratio in ratios.items()
+    ]
 
 
-def _parts(groups: dict[str, list[bool]], declared: Any, repeats: Any) -> list[Part]:
-    cases = list(repeats)
-    found = []
+def _parts(
+    groups: Mapping[str, Sequence[bool]],
+    declared: Mapping[Case, Prediction],
+    repeats: Mapping[Case, Sequence[Measured]],
+) -> Iterator[Part]:
+    """Errors of each part of the epoch over all cases and over those of each topology."""
     for part in PARTS:
-        errors = np.full(len(cases), np.nan)
-        for at, case in enumerate(cases):
+        errors = np.full(len(repeats), np.nan)
+        for at, (case, runs) in enumerate(repeats.items()):
             predicted = getattr(declared[case].times, part)
-            values = [getattr(run.times, part) for run in repeats[case]]
-            if predicted is None or any(value is None for value in values):
+            values = [getattr(run.times, part) for run in runs]
+            if predicted is None or None in values:
                 continue
-            epoch = float(np.median([run.times.epoch_s for run in repeats[case]]))
             middle = float(np.median(values))
-            whole = middle if part == "memory_bytes" else epoch
+            whole = middle if part == "memory_bytes" else float(np.median([run.times.epoch_s for run in runs]))
             errors[at] = (predicted - middle) / whole
         for group, kept in groups.items():
             known = errors[np.asarray(kept) & np.isfinite(errors)]
-            if len(known):
-                found.append(
-                    Part(
-                        part=part,
-                        group=group,
-                        n=len(known),
-                        error=float(np.median(np.abs(known))),
-                        bias=float(np.median(known)),
-                    )
-                )
-    return found
+            if len(known) and (group == "all" or group.startswith("topology ")):
+                error, bias = float(np.median(np.abs(known))), float(np.median(known))
+                yield Part(part=part, group=group, n=len(known), error=error, bias=bias)
 
 
 def _sensitivity(
     suite: Suite, table: _Table, predictions: Sequence[Prediction], simulated: Floats
 ) -> list[Sensitivity]:
-    everything = [True] * len(table.cases)
-    before = {(v.group, v.bar) for v in _all_bars(suite, table, simulated) if not v.holds}
+    before = {(v.group, v.bar) for v in chain(*_all_bars(suite, table, simulated, coverage=False)) if not v.holds}
     found = []
     for what in suite.sensitivity:
         times = {entry.case: entry.times.epoch_s for entry in predictions if entry.variant == what.label}
         predicted = np.array([times[case] for case in table.cases])
         touched = np.abs(predicted / simulated - 1.0) > 1e-9
-        slowed = table.score(predicted, everything, intervals=False)
-        fails = [v for v in _all_bars(suite, table, predicted) if not v.holds]
+        slowed = table.score(predicted, [True] * len(table.cases))
+        fails = [v for v in chain(*_all_bars(suite, table, predicted, coverage=False)) if not v.holds]
         whole, cut = (table.score(values, touched.tolist()) for values in (simulated, predicted))
         # a suite that fails already cannot fail anew: then what the rate touches must be off by more, noise apart
         newly = any((v.group, v.bar) not in before for v in fails)
         grown = (cut.median_error or 0.0) - (whole.median_error or 0.0) > NOISE_FACTOR * (cut.noise or 0.0)
-        names = tuple(f"{v.group}: {v.bar}" for v in fails)
         why = None
         if not touched.any():
             why = "it changes no prediction"
@@ -253,22 +332,6 @@ def _sensitivity(
             why = (
                 "bars that fail with it fail without it too, and errors of the cases that it changes grow within noise"
             )
+        names = tuple(f"{v.group}: {v.bar}" for v in fails)
         found.append(Sensitivity(variant=what.label, score=slowed, fails=names, worse=why is None, why=why))
     return found
-
-
-def _all_bars(suite: Suite, table: _Table, predicted: Floats) -> list[Verdict]:
-    """Every bar on times; intervals are those of the rates as calibrated, so coverage is left out."""
-    plain = suite.bars.model_copy(update={"coverage": None})
-    verdicts = _judge("all", plain, table, predicted, [True] * len(table.cases))
-    for entry in suite.group_bars:
-        kept = [case.level(entry.axis) in entry.levels for case in table.cases]
-        verdicts += _judge(entry.name, entry.bars.model_copy(update={"coverage": None}), table, predicted, kept)
-    return verdicts
-
-
-def _drift(runs: Sequence[Measured], canary_s: float) -> Drift:
-    ratios = np.array([run.canary_s for run in runs]) / canary_s
-    return Drift(
-        canary_s=canary_s, least=float(ratios.min()), median=float(np.median(ratios)), most=float(ratios.max())
-    )

@@ -1,9 +1,11 @@
-"""A validation suite: which experiments are predicted and run, and which bars the predictions must hold."""
+"""A validation suite: which experiments are predicted and run, how few of many are drawn, and the bars to hold."""
 
-from collections.abc import Mapping
-from itertools import product
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from itertools import combinations, product
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
 
 from simgnn.hardware.primitives import PRIMITIVES
@@ -12,12 +14,12 @@ from simgnn.hardware.profile.quantities import BytesPerSecond, Strict
 from simgnn.hardware.topology.topology import Name
 from simgnn.spelling import nearest
 from simgnn.study.cases import AXES, Axis, Case
-from simgnn.study.validate.stratified_draw import balanced_draw
 from simgnn.tomlfile import Table
 
 Share = Annotated[StrictFloat, Field(ge=0.0, le=1.0)]
-"""0.08 for 8 %."""
+"""A share from 0 to 1: 0.08 is 8 %."""
 Settings = dict[StrictStr, Any]
+Key = tuple[Hashable, ...]
 
 
 class Level(Strict):
@@ -28,8 +30,8 @@ class Level(Strict):
 
 
 class Topology(Strict):
-    """Where the ranks run. Without ``link`` and ``slow_last``: this machine as it is. With them: ``hosts`` network
-    namespaces whose links have that rate, and the last rank limited to a share of a CPU, by ``executor testbed``."""
+    """Where the ranks run: on this machine as it is, or with ``link`` and ``slow_last`` in a testbed of ``hosts``
+    network namespaces whose links have that rate, the last rank limited to a share of a CPU."""
 
     name: Name
     hosts: Annotated[StrictInt, Field(ge=1, le=64)] = 1
@@ -44,7 +46,7 @@ class Topology(Strict):
 
     @property
     def plain(self) -> bool:
-        """Whether it is this machine as it is."""
+        """Whether ranks run on this machine without a testbed."""
         return self.hosts == 1 and self.slow_last is None
 
 
@@ -120,7 +122,6 @@ class Slowed(Strict):
 
     @property
     def label(self) -> str:
-        """In words."""
         much = "half the" if self.share == 0.5 else f"{self.share:g} of the"
         return f"{much} rate of {self.primitive or self.link}" + (" links" if self.link else "")
 
@@ -188,27 +189,13 @@ class Suite(Strict):
     def levels(self, axis: Axis) -> tuple[str, ...]:
         """Names of the levels of an axis."""
         if axis == "ranks":
-            return tuple(str(ranks) for ranks in self.ranks)
-        entries: Mapping[str, tuple[Any, ...]] = {
-            "experiment": self.experiments,
-            "graph": self.graphs,
-            "partition": self.partitions,
-            "topology": self.topologies,
-        }
-        return tuple(entry.name for entry in entries[axis])
+            return tuple(map(str, self.ranks))
+        return tuple(level.name for level in getattr(self, "topologies" if axis == "topology" else f"{axis}s"))
 
     def every_case(self) -> tuple[Case, ...]:
         """The full product, in the order of the file."""
-        return tuple(
-            Case(graph=graph, partition=partition, ranks=ranks, topology=topology, experiment=experiment)
-            for graph, partition, ranks, topology, experiment in product(
-                self.levels("graph"),
-                self.levels("partition"),
-                self.ranks,
-                self.levels("topology"),
-                self.levels("experiment"),
-            )
-        )
+        levels: list[Sequence[Any]] = [self.ranks if axis == "ranks" else self.levels(axis) for axis in AXES]
+        return tuple(Case(*chosen) for chosen in product(*levels))
 
     def cases(self) -> tuple[Case, ...]:
         """The cases of this suite: drawn, or all. A pure function of the file."""
@@ -218,25 +205,67 @@ class Suite(Strict):
         return tuple(every[at] for at in balanced_draw([case.levels() for case in every], **self.draw.model_dump()))
 
     def topology(self, case: Case) -> Topology:
-        """Where a case runs."""
         return next(topology for topology in self.topologies if topology.name == case.topology)
 
     def settings(self, case: Case) -> list[Table]:
         """What the levels of a case set, least specific first."""
         hosts = self.topology(case).hosts
+        own: Table = {
+            "name": case.name,
+            "cluster": {"hosts": hosts, "ranks_per_host": case.ranks // hosts},
+            "train": {"epochs": self.epochs, "eval_every": 0},
+        }
         named = {level.name: level.set for level in (*self.graphs, *self.partitions, *self.experiments)}
-        return [
-            self.set,
-            named[case.graph],
-            named[case.partition],
-            named[case.experiment],
-            {
-                "name": case.name,
-                "cluster": {"hosts": hosts, "ranks_per_host": case.ranks // hosts},
-                "train": {"epochs": self.epochs, "eval_every": 0},
-            },
-        ]
+        return [self.set, named[case.graph], named[case.partition], named[case.experiment], own]
 
     def to_table(self) -> Table:
-        """As TOML writes it."""
+        """Plain values, as TOML writes them."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def balanced_draw(cases: Sequence[Sequence[Hashable]], count: int, seed: int) -> list[int]:
+    """Places of ``count`` of the ``cases`` (levels of each, one an axis), ascending, such that every level comes up
+    equally often. Deterministic.
+
+    One after another, the case is taken whose levels, then whose pairs of levels, were drawn least often so far; the
+    seed decides among equals. Then cases are exchanged as long as that evens out levels, or pairs of equal levels.
+    """
+    order = np.random.default_rng(seed).permutation(len(cases)).tolist()
+    keys = {place: _keys(cases[place]) for place in order}
+    counts: tuple[Counter[Key], Counter[Key]] = (Counter(), Counter())
+    drawn: dict[int, None] = {}
+    for _ in range(count):
+        left = [place for place in order if place not in drawn]
+        chosen = min(left, key=lambda place: _growth(counts, keys[place]))
+        drawn[chosen] = None
+        _add(counts, keys[chosen], 1)
+    improved = True
+    while improved:
+        improved = False
+        for out in list(drawn):
+            _add(counts, keys[out], -1)
+            before = _growth(counts, keys[out])
+            best = min((place for place in order if place not in drawn), default=out,
+                       key=lambda place: _growth(counts, keys[place]))  # fmt: skip
+            if _growth(counts, keys[best]) < before:
+                del drawn[out]
+                drawn[best] = None
+                out, improved = best, True
+            _add(counts, keys[out], 1)
+    return sorted(drawn)
+
+
+def _keys(levels: Sequence[Hashable]) -> tuple[list[Key], list[Key]]:
+    """The levels of a case, and its pairs of levels."""
+    numbered = list(enumerate(levels))
+    return list(numbered), [(i, j, a, b) for (i, a), (j, b) in combinations(numbered, 2)]
+
+
+def _growth(counts: Sequence[Counter[Key]], keys: Sequence[Sequence[Key]]) -> tuple[int, ...]:
+    """By how much the sums of squared counts grow, levels first; even counts have the smallest sum."""
+    return tuple(sum(2 * count[key] + 1 for key in own) for count, own in zip(counts, keys, strict=True))
+
+
+def _add(counts: Sequence[Counter[Key]], keys: Sequence[Sequence[Key]], sign: int) -> None:
+    for count, own in zip(counts, keys, strict=True):
+        count.update(dict.fromkeys(own, sign))

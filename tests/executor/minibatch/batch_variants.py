@@ -32,7 +32,7 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "not evaluated": ("rapidgnn", ["placement.hot_rows=6", "schedule.window=2", "batching.evaluation=none"]),
 }
 """They differ in when and whence rows come, in nothing that training computes."""
-COMMON = ["train.dtype=float32", "batching.batch_size=5", "batching.split=local"]
+COMMON = ["train.dtype=float32", "batching.batch_size=3", "batching.split=local"]
 
 
 @dataclass(frozen=True)

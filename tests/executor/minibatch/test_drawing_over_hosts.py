@@ -38,7 +38,7 @@ from simgnn.sampling.fetches.measured_sizes import sample_requests
 from tests.equality.wiretap import tapped
 from tests.executor.harness import Notes, run_ranks
 from tests.executor.minibatch.store_world import mapping_of, names_left, tapped_bytes
-from tests.sampling.parted_sampling import assert_equal_batches, payload_bytes, sample_together, structures
+from tests.sampling.parted_sampling import assert_equal_batches, payload_bytes, sample_together, size_bytes, structures
 from tests.sampling.sampling_graphs import csr_of
 
 VERTICES_OF_GRAPH, ISOLATED, RANKS, EPOCHS, SEED = 240, 60, 4, 2, 7
@@ -300,5 +300,5 @@ def test_one_rank_shares_with_itself() -> None:
     group, serving = GroupHandle(None, (0,), torch.device("cpu")), Serving((0,))
     owner = np.zeros(VERTICES_OF_GRAPH, np.int32)
     structure = share_structure(lambda: HostStructure.of(GRAPH.csr, owner, serving, 0), serving, 0, group)
-    assert structure.size_bytes == HostStructure.of(GRAPH.csr, owner, serving, 0).size_bytes
+    assert size_bytes(structure) == size_bytes(HostStructure.of(GRAPH.csr, owner, serving, 0))
     assert not list(Path("/dev/shm").glob(f"simgnn-{os.getpid()}-*"))

@@ -43,7 +43,7 @@ def _both(rank: int, ranks: int, owner: np.ndarray, plans: list[FetchPlan], inpu
         for epoch in range(EPOCHS):
             mine, served, batches = plan.gather(epoch, rank), plan.serve(epoch, rank), inputs[epoch][rank]
             kept = []  # places of the rows that are not hot
-            for number in range(len(served)):
+            for number in range(len(served.index)):
                 hits = mine.gather(number).hits if number < len(mine) else np.empty(0, np.int32)
                 count = len(batches[number]) if number < len(batches) else 0
                 kept.append(np.setdiff1d(np.arange(count), hits))

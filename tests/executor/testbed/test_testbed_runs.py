@@ -15,7 +15,7 @@ from executor.testbed.declaration import Declaration, namespace_of
 from executor.testbed.runs import run
 from executor.testbed.state import Record
 from simgnn.errors import BackendError, ConfigError
-from simgnn.parent_watch import with_lifeline
+from simgnn.process_end import with_lifeline
 from simgnn.record.result import read_result
 from tests.executor.runs import prepared_run, small_graph
 from tests.executor.testbed.beds import LIMIT_S, WHY_NOT, bed, clean, command, on_file, quotas
