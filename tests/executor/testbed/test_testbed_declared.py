@@ -54,7 +54,13 @@ def test_one_host_has_no_link_and_no_quota(tmp_path: Path, quotas: None) -> None
     assert profile.devices == base(len(usable_cores())).devices
 
 
-@pytest.mark.parametrize(("hosts", "more"), [(2, {"burst": "64 KiB", "queue": "fifo"}), (3, {})])
+SHORT_BURST = {"burst": "64 KiB", "queue": "fifo"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "more"),
+    [(2, SHORT_BURST), (3, {}), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, {}), (3, SHORT_BURST)))],
+)
 def test_links_have_the_rate_and_the_burst_of_the_profile(hosts: int, more: dict[str, Any], tmp_path: Path) -> None:
     declared = bed(hosts=hosts, link="200 Mbit/s", **more)
     profile = emitted(declared, tmp_path)
@@ -78,7 +84,13 @@ def test_links_have_the_rate_and_the_burst_of_the_profile(hosts: int, more: dict
     assert profile.devices.keys() == {"cpu"}
 
 
-@pytest.mark.parametrize(("hosts", "each", "share"), [(2, 1, 0.5), (1, 2, 0.1), (1, 1, 0.5)])
+@pytest.mark.parametrize(
+    ("hosts", "each", "share"),
+    [
+        *((2, 1, 0.5), (1, 2, 0.1), (1, 1, 0.5)),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, 1, 0.1), (1, 2, 0.5), (1, 1, 0.1))),
+    ],
+)
 def test_a_slow_rank_has_the_quota_of_the_profile(
     hosts: int, each: int, share: float, tmp_path: Path, quotas: None
 ) -> None:
