@@ -5,7 +5,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
@@ -71,10 +71,8 @@ class Plan:
     seed: int = 0
 
 
-@dataclass
-class _Record:
-    starts: list[float] = field(default_factory=list)
-    ends: list[float] = field(default_factory=list)
+Part = tuple[list[float], list[float]]
+"""Starts and ends of a probe on one rank, by the clock of rank 0; empty where it did not act."""
 
 
 def measure(
@@ -88,7 +86,7 @@ def measure(
     """
     order = list(range(len(probes)))
     shuffle = random.Random(plan.seed).shuffle
-    records = [_Record() for _ in probes]
+    records: list[Part] = [([], []) for _ in probes]
     for probe in probes:
         if call := _call(probe, world):
             call()
@@ -107,7 +105,7 @@ def measure(
         tell(elapsed)
         if world.any(turn + 1 >= plan.least and elapsed * (turn + 2) / (turn + 1) > plan.budget_s):
             break
-    gathered = world.gather([(record.starts, record.ends) for record in records])
+    gathered = world.gather(records)
     if world.rank != 0:
         return []
     found: list[Sample] = []
@@ -121,13 +119,13 @@ def _call(probe: Probe, world: World) -> Run | None:
     return probe.make(world) if acts else None
 
 
-def _visit(probe: Probe, record: _Record, world: World, ahead_s: float, gaps: random.Random) -> None:
+def _visit(probe: Probe, record: Part, world: World, ahead_s: float, gaps: random.Random) -> None:
     """Run a probe once, or a few times when it is cheap, with all ranks starting together. ``ahead_s``: how far this
     rank's clock is ahead of rank 0's, by which all times are recorded; ``gaps``: draws how long this rank works before
     the probe."""
-    call = _call(probe, world)
+    call, (starts, ends) = _call(probe, world), record
     # decided together: a communication must be called by every rank or by none
-    cached = world.any(call is not None and (not record.ends or record.ends[-1] - record.starts[-1] < CACHED_S))
+    cached = world.any(call is not None and (not ends or ends[-1] - starts[-1] < CACHED_S))
     if call is not None and cached:
         call()
     visits = 1
@@ -141,11 +139,11 @@ def _visit(probe: Probe, record: _Record, world: World, ahead_s: float, gaps: ra
             call()
             world.synchronize()
             end = time.perf_counter()
-            record.starts.append(start - ahead_s)
-            record.ends.append(end - ahead_s)
+            starts.append(start - ahead_s)
+            ends.append(end - ahead_s)
         if probe.amid_work:
             _work(world, GAP_S)
-        if done == 0 and world.any(bool(record.ends) and record.ends[-1] - record.starts[-1] < CHEAP_S):
+        if done == 0 and world.any(bool(ends) and ends[-1] - starts[-1] < CHEAP_S):
             visits = CHEAP_VISITS
         done += 1
 
@@ -176,10 +174,6 @@ def _work(world: World, seconds: float) -> None:
     while time.perf_counter() < end:
         numbers.add_(1.0)
         world.synchronize()
-
-
-Part = tuple[list[float], list[float]]
-"""Starts and ends of a probe on one rank, by the clock of rank 0; empty where it did not act."""
 
 
 def samples_of(probe: Probe, parts: Sequence[Part], world: World) -> list[Sample]:

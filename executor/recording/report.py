@@ -155,22 +155,12 @@ def merge_trace(folder: Path, program: Program) -> pa.Table:
             kept.append(columns)
         shift = latest
     joined = {name: np.concatenate([columns[name] for columns in kept]) for name in TRACE_SCHEMA.names}
-    joined["started_s"] = collective_starts(
-        program, *(joined[name] for name in ("rank", "epoch", "step", "op_id", "issued_s", "ended_s"))
-    )
+    joined["started_s"] = collective_starts(program, joined)
     rows = np.lexsort((joined["op_id"], joined["issued_s"], joined["epoch"], joined["rank"]))
     return pa.table({name: column[rows] for name, column in joined.items()}, schema=TRACE_SCHEMA)
 
 
-def collective_starts(
-    program: Program,
-    rank: NDArray[np.int32],
-    epoch: NDArray[np.int32],
-    step: NDArray[np.int32],
-    op_id: NDArray[np.int32],
-    issued: NDArray[np.float64],
-    ended: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def collective_starts(program: Program, trace: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """When the work of each op began: for a collective at the latest issue of its group, else when it was issued.
 
     A member may leave before the last one comes (the root of a broadcast): its start is then its end.
@@ -180,17 +170,18 @@ def collective_starts(
         group = program.group_of(op)
         if op.kind in GROUP_KINDS and group is not None:
             teams[number] = group_ids(program, group.members)
-    team = teams[op_id, rank]
+    op_id, issued = trace["op_id"], trace["issued_s"]
+    team = teams[op_id, trace["rank"]]
     starts = issued.copy()
     chosen = np.flatnonzero(team >= 0)
     if not len(chosen):
         return starts
-    keys = np.stack([epoch[chosen], step[chosen], op_id[chosen], team[chosen]])
+    keys = np.stack([trace["epoch"][chosen], trace["step"][chosen], op_id[chosen], team[chosen]])
     _, inverse = np.unique(keys, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
     latest = np.full(int(inverse.max()) + 1, -np.inf)
     np.maximum.at(latest, inverse, issued[chosen])
-    starts[chosen] = np.minimum(latest[inverse], ended[chosen])
+    starts[chosen] = np.minimum(latest[inverse], trace["ended_s"][chosen])
     return starts
 
 

@@ -1,9 +1,9 @@
-"""``python -m executor.testbed.enter --parent PID --namespace NAME --cores 0,1 [--cgroup DIR] -- COMMAND``.
+"""``python -m executor.testbed.enter PARENT NAMESPACE CORES CGROUP COMMAND...``, called by the testbed's runs.
 
-Becomes COMMAND inside a namespace, on some cores, in a cgroup; the process keeps its id and ends with PID.
+Becomes COMMAND inside a namespace, on some cores ("0,1"), in the folder of a cgroup ("-": none). The process keeps its
+id and ends with the process PARENT.
 """
 
-import argparse
 import ctypes
 import os
 import sys
@@ -15,27 +15,19 @@ from executor.world.environment import follow_launcher
 CLONE_NEWNET = 0x40000000
 
 
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m executor.testbed.enter", description=__doc__)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--namespace", required=True)
-    parser.add_argument("--cores", required=True)
-    parser.add_argument("--cgroup", type=Path)
-    parser.add_argument("command", nargs="+")
-    options = parser.parse_args(arguments)
-    follow_launcher(options.parent)
+def main(parent: str, namespace: str, cores: str, cgroup: str, *command: str) -> None:
+    follow_launcher(int(parent))
     try:
-        if options.cgroup is not None:
-            (options.cgroup / "cgroup.procs").write_text(str(os.getpid()))
-        os.sched_setaffinity(0, {int(core) for core in options.cores.split(",")})
-        _join_namespace(NAMESPACES / options.namespace)
+        if cgroup != "-":
+            (Path(cgroup) / "cgroup.procs").write_text(str(os.getpid()))
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+        _join_namespace(NAMESPACES / namespace)
     except OSError as error:
-        sys.exit(f"executor: error: testbed: entering {options.namespace} failed ({error}); bring it up again")
-    program = options.command[0]
+        sys.exit(f"executor: error: testbed: entering {namespace} failed ({error}); bring it up again")
     try:
-        os.execvp(program, options.command)
+        os.execvp(command[0], command)
     except OSError as error:
-        sys.exit(f"executor: error: testbed: '{program}' cannot be started ({error.strerror}); name another command")
+        sys.exit(f"executor: error: testbed: '{command[0]}' cannot be started ({error.strerror}); name another command")
 
 
 def _join_namespace(path: Path) -> None:
@@ -48,4 +40,4 @@ def _join_namespace(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -136,15 +136,13 @@ def _held(declared: Declaration) -> Iterator[Record]:
 
 def _seat(record: Record, place: RankPlace) -> Seat:
     host, waiting = place.host, {}
-    prefix = [sys.executable, "-m", "executor.testbed.enter", "--parent", str(os.getpid())]
-    prefix += ["--namespace", host.namespace, "--cores", ",".join(map(str, host.cores))]
-    if place.quota_cores is not None:
-        prefix += ["--cgroup", str(record.cgroup(place))]
-        if not any(name in os.environ for name in WAITING_CHOICES):
-            waiting = WAITING
+    cgroup = "-" if place.quota_cores is None else str(record.cgroup(place))
+    if place.quota_cores is not None and not any(name in os.environ for name in WAITING_CHOICES):
+        waiting = WAITING
+    cores = ",".join(map(str, host.cores))
     described = {"declared": record.declared.to_table(), "place": asdict(place)}
     return Seat(
-        prefix=(*prefix, "--"),
+        prefix=(sys.executable, "-m", "executor.testbed.enter", str(os.getpid()), host.namespace, cores, cgroup),
         local_rank=place.local_rank,
         local_ranks=record.declared.ranks_per_host,
         cores=len(host.cores),

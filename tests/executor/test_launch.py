@@ -116,10 +116,11 @@ def test_a_collective_starts_with_its_last_member(tmp_path: Path) -> None:
     ranks, ops = np.array([0, 1, 0, 1]), np.array([exchange, exchange, update, update])
     times = np.array([1.0, 3.0, 0.5, 0.7])
     zero = np.zeros(4, dtype=np.int32)
-    starts = collective_starts(program, ranks, zero, zero, ops, times, times + 5)
+    trace = {"rank": ranks, "epoch": zero, "step": zero, "op_id": ops, "issued_s": times, "ended_s": times + 5}
+    starts = collective_starts(program, trace)
     assert starts.tolist() == [3.0, 3.0, 0.5, 0.7]
     # a member that left before the last one came
-    starts = collective_starts(program, ranks, zero, zero, ops, times, np.array([2.0, 9.0, 1.0, 1.0]))
+    starts = collective_starts(program, trace | {"ended_s": np.array([2.0, 9.0, 1.0, 1.0])})
     assert starts.tolist() == [2.0, 3.0, 0.5, 0.7]
 
 
