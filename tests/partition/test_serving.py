@@ -17,19 +17,16 @@ def test_the_jth_rank_of_a_host_asks_the_jth_of_another(hosts: int, each: int) -
     assert [serving.writer(part) for part in range(hosts)] == [part * each for part in range(hosts)]
 
 
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False), st.integers(0, 9))
-def test_rows_are_asked_once_of_a_rank_that_holds_them(sizes: list[int], random: object, seed: int) -> None:
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_rows_are_asked_of_a_rank_that_holds_them(sizes: list[int], random: object) -> None:
     hosts = [host for host, size in enumerate(sizes) for _ in range(size)]
     random.shuffle(hosts)  # type: ignore[attr-defined]
     serving = Serving(tuple(hosts))
-    needed = np.random.default_rng(seed).integers(0, 50, (len(hosts), len(sizes)))
-    asked = serving.rows_between(needed)
     for rank, host in enumerate(hosts):
         assert serving.servers[rank, host] == rank
         for part in range(len(sizes)):
             there = [other for other in range(len(hosts)) if hosts[other] == part]
-            assert asked[rank, there].sum() == (0 if part == host else needed[rank, part])
-            assert np.count_nonzero(asked[rank, there]) <= 1
+            assert serving.servers[rank, part] in there
             # ranks of one host spread over those of another as evenly as can be
             users = [np.count_nonzero(serving.servers[np.array(hosts) == host, part] == other) for other in there]
             assert max(users) - min(users) <= 1

@@ -59,10 +59,6 @@ class IdMaps:
             raise GraphError(f"gids: expected 0..{len(self.new2old) - 1}, got {gids.min()}..{gids.max()}")
         return np.searchsorted(self.node_map, gids, side="right") - 1
 
-    def lid_of(self, gids: NDArray[Any]) -> Ids:
-        """The lid of each gid in the partition that owns it. Raises as :meth:`part_of`."""
-        return np.asarray(gids - self.node_map[self.part_of(gids)])
-
 
 @dataclass(frozen=True)
 class RelabelledPart:
@@ -96,21 +92,6 @@ class RelabelledPart:
         gids[halo] = self.halo_gid[lids[halo] - self.core]
         return gids
 
-    def lid_of(self, gids: NDArray[Any]) -> Ids:
-        """The lid of each gid. Raises :class:`GraphError` for a vertex that is neither core nor halo here."""
-        lids = np.asarray(gids, dtype=np.int64) - self.first
-        away = np.flatnonzero((lids < 0) | (lids >= self.core))
-        places = np.searchsorted(self.halo_gid, gids[away])
-        known = places < len(self.halo_gid)
-        known[known] = self.halo_gid[places[known]] == gids[away][known]
-        if not known.all():
-            raise GraphError(
-                f"gid {int(gids[away][~known][0])} is neither core nor halo of partition {self.part}; expected "
-                f"{self.first}..{self.first + self.core - 1} or one of its {len(self.halo_gid)} halo vertices"
-            )
-        lids[away] = self.core + places
-        return lids
-
 
 def relabelled_parts(
     csr: CSR, owner: NDArray[np.int32], maps: IdMaps, parts: Iterable[int] | None = None
@@ -132,12 +113,3 @@ def relabelled_parts(
         sources = index_array(int((indptr[core + 1] - indptr[core]).sum()), len(oid))
         pointers = gathered_rows(indptr, indices, core, lookup, sources)
         yield RelabelledPart(part, int(maps.node_map[part]), pointers, sources, halo, oid)
-
-
-def edge_map(csr: CSR, maps: IdMaps) -> Ids:
-    """int64 [k + 1]: the edges of partition p, counted by (gid of the destination, place in its row), are those from
-    ``edge_map[p]`` up to ``edge_map[p + 1]``."""
-    bounds = np.zeros(maps.parts + 1, dtype=np.int64)
-    degrees = csr.degrees()
-    np.cumsum([degrees[maps.core(part)].sum() for part in range(maps.parts)], out=bounds[1:])
-    return bounds

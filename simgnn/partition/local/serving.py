@@ -49,14 +49,3 @@ class Serving:
         """int64 [P, M]: the rank that serves a partition (column) to a rank (row); itself, for its own host."""
         place = [self.members[host].index(rank) for rank, host in enumerate(self.hosts)]
         return np.array([[m[place[r] % len(m)] for m in self.members] for r in range(self.ranks)], dtype=np.int64)
-
-    def rows_between(self, needed: IntArray) -> IntArray:
-        """Rows [P, P] that each rank (row) asks of each other, from the rows ``needed`` int64 [P, M] of each partition.
-
-        A host's own rows are read where they lie: nobody is asked for them.
-        """
-        asked = np.zeros((self.ranks, self.ranks), dtype=np.int64)
-        remote = np.array(self.hosts)[:, None] != np.arange(self.parts)[None, :]
-        rank, part = np.nonzero(remote)
-        np.add.at(asked, (rank, self.servers[rank, part]), needed[rank, part])
-        return asked
