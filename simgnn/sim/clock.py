@@ -1,28 +1,29 @@
-"""Simulated time: integer picoseconds. Seconds exist only at the edges (prices in, trace out)."""
+"""Simulated time in integer picoseconds. Seconds are converted where prices enter and where the trace is written."""
 
 from simgnn.errors import BackendError, HardwareError
 
 PICOSECONDS = 1_000_000_000_000
 """Ticks of the clock per second."""
 FOREVER_PS = 1 << 61
-"""The furthest instant that the clock may reach, about 27 days; beyond it a run is refused."""
+"""The last instant that the clock can represent, about 27 days. A run that reaches it raises an error."""
 DAY_S = 86_400
 
 
 def to_ps(seconds: float, what: str) -> int:
-    """A duration in ticks, rounded to the nearest; ``what`` names it in the error for a price that is no duration."""
+    """Convert seconds to ticks, rounded to the nearest. ``what`` names their source in the error for an invalid
+    time."""
     if not 0.0 <= seconds < FOREVER_PS / PICOSECONDS:
         raise HardwareError(
-            f"{what} was priced at {seconds:.4g} s, expected a time between 0 and {FOREVER_PS // PICOSECONDS} s; "
-            f"look for a rate that is too low or a time that is too long in the hardware profile, or ask for less"
+            f"{what} takes {seconds:.4g} s by the hardware profile, expected 0 to {FOREVER_PS // PICOSECONDS} s. "
+            f"Look in the profile for a rate that is too low or a time that is too long, or simulate less work."
         )
     return round(seconds * PICOSECONDS)
 
 
 def too_long() -> BackendError:
-    """The error of a run that is still under way when the clock ends."""
+    """Return the error for a run that is still going on when the clock reaches its end."""
     return BackendError(
         f"the run is not over after {FOREVER_PS / PICOSECONDS / DAY_S:.0f} days of simulated time, the most that the "
-        f"simulator's clock of picoseconds counts; expected a shorter run: simulate fewer epochs (train.epochs), make "
-        f"the model smaller (model.layers, model.hidden), or check the rates of the hardware profile"
+        f"simulator's clock can count. Simulate fewer epochs (train.epochs), make the model smaller (model.layers, "
+        f"model.hidden), or check the rates in the hardware profile."
     )

@@ -1,4 +1,4 @@
-"""Energy: power over the busy and idle time of each device. Without a power in the profile there is no estimate."""
+"""Energy: power over the busy and idle time of each device. There is no estimate where the profile lacks a power."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,10 +14,10 @@ from simgnn.sim.network.flow_table import Bools, Ints
 def track_energy(
     machine: Machine, ticks: Mapping[str, Ints], computes: Bools, epochs: Ints
 ) -> tuple[EnergyFigure, ...]:
-    """Energy of each device that has a rank, over all ``ticks``: it is active while any of its ranks computes
-    (``computes`` [rows]), else idle. ``epochs`` int64 [E, 2]: when training epochs begin and end.
+    """Estimate the energy of each device that has a rank, over all ``ticks``. A device is active while any of its ranks
+    computes (``computes`` bool [rows]), else idle. ``epochs`` int64 [E, 2]: when training epochs begin and end.
 
-    One figure without numbers where the profile lacks a power of one of these devices.
+    Return one figure without numbers where the profile lacks the idle or active power of one of these devices.
     """
     ranks: dict[str, list[int]] = {}
     for rank, name in enumerate(machine.devices):
@@ -60,7 +60,7 @@ def _joules(busy_s: Callable[[Floats], Floats], idle_w: float, active_w: float, 
 
 
 def active_time(begin: Ints, end: Ints) -> Callable[[Floats], Floats]:
-    """Seconds until a moment that lie in a union of spans of ticks, as a function of moments in seconds."""
+    """Return a function: seconds until each moment (in seconds) that a union of spans of ticks covers."""
     if not len(begin):
         return np.zeros_like
     order = np.argsort(begin, kind="stable")

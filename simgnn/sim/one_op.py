@@ -1,4 +1,4 @@
-"""The time of one op: a program of that op alone, simulated as any other."""
+"""Time of a single op, simulated as a program that contains only this op."""
 
 from dataclasses import dataclass
 from math import exp
@@ -22,8 +22,8 @@ from simgnn.sim.spread.intervals import QUANTILE
 
 @dataclass(frozen=True)
 class OpTime:
-    """How long one op takes. ``per_rank_s`` [P]: from the common start to the rank's end; ``seconds``: to the last end.
-    ``interval_s``: 90 %, lognormal with the largest spread of the numbers behind it (None: none has one)."""
+    """Time of one op. ``per_rank_s`` [P]: from the common start until each rank ends; ``seconds``: until the last ends.
+    ``interval_s``: 90 %, lognormal, with the largest ``spread`` of the profile's ``numbers`` (None: none has one)."""
 
     seconds: float
     per_rank_s: NDArray[np.float64]
@@ -34,13 +34,14 @@ class OpTime:
 
 
 def time_op(question: Question, machine: Machine) -> OpTime:
-    """Simulate one op, begun by all ranks of the machine at once when nothing else runs.
+    """Simulate one op that all ranks of the machine begin at the same instant while nothing else runs.
 
-    Raises :class:`HardwareError` for a price that the profile lacks or that is beyond the clock, and too many ranks.
+    Raises :class:`HardwareError` for a price that the profile lacks, a time beyond the clock, and too many ranks.
     """
     if question.form.moves in ("send", "exchange") and machine.ranks > MAX_PAIRED_RANKS:
         raise HardwareError(
-            f"--ranks: got {machine.ranks:,}, but '{question.op}' goes by pairs; expected at most {MAX_PAIRED_RANKS:,}"
+            f"--ranks: got {machine.ranks:,}, expected at most {MAX_PAIRED_RANKS:,} for '{question.op}', which has a "
+            f"message for each pair of ranks. Use fewer ranks."
         )
     simulation = simulate(one_op_program(question, machine), machine, epochs=1)
     ended = np.zeros(machine.ranks)
@@ -53,7 +54,7 @@ def time_op(question: Question, machine: Machine) -> OpTime:
 
 
 def one_op_program(question: Question, machine: Machine) -> Program:
-    """A program of one turn with this op alone, on every rank of the machine."""
+    """Build a program of one turn in which every rank of the machine runs this op."""
     ranks, form, sizes = machine.ranks, question.form, question.sizes
     routes: dict[str, Route] = {}
     if form.primitive is not None:
@@ -83,15 +84,15 @@ def one_op_program(question: Question, machine: Machine) -> Program:
 
 
 def _crossed(question: Question, machine: Machine) -> list[int]:
-    """Positions of the links of copies between devices and their hosts' memory: the copies that the op is, or those of
-    a library that sends from there."""
-    ways: list[tuple[int, bool]] = []
+    """Positions of the links between devices and host memory that the op crosses: as a copy itself, or because its
+    library sends from host memory."""
+    copies: list[tuple[int, bool]] = []
     if question.form.moves == "copy":
-        ways = [(rank, question.op == "h2d") for rank in range(machine.ranks)]
+        copies = [(rank, question.op == "h2d") for rank in range(machine.ranks)]
     elif question.form.moves is not None:
         staged = [rank for rank in range(machine.ranks) if machine.through_host(rank, question.backend)]
-        ways = [(rank, to_device) for rank in staged for to_device in (False, True)]
-    routes = [host_route(machine, rank, to_device) for rank, to_device in ways]
+        copies = [(rank, to_device) for rank in staged for to_device in (False, True)]
+    routes = [host_route(machine, rank, to_device) for rank, to_device in copies]
     return [link for route in routes if route is not None for link in route.links]
 
 
@@ -100,7 +101,7 @@ def _matrix(question: Question, ranks: int) -> NDArray[np.int64]:
         matrix = np.zeros((ranks, ranks), dtype=np.int64)
         matrix[question.sizes["from"], question.sizes["to"]] = question.sizes["bytes"]
         return matrix
-    given = question.matrix
-    matrix = np.full((ranks, ranks), question.sizes["bytes"]) if given is None else np.array(given, dtype=np.int64)
+    wanted = question.matrix
+    matrix = np.full((ranks, ranks), question.sizes["bytes"]) if wanted is None else np.array(wanted, dtype=np.int64)
     np.fill_diagonal(matrix, 0)
     return matrix

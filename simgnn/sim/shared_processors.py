@@ -1,9 +1,9 @@
 """Processor sharing: the ranks and streams of a host share its cores, the streams of a rank share its GPU.
 
-Each piece of work wants ``threads`` cores. While all pieces at work want more than there are, each moves at
-``cores / wanted`` of its speed. A GPU is one core that every piece wants: a kernel alone is taken to saturate it (its
-memory or its compute units), so two at once last as long as one after the other. Small kernels do overlap better.
-Only hosts that can want more threads than cores, and GPUs with work on several streams, are simulated so.
+Each piece of work wants ``threads`` cores. While all pieces want more cores than there are, each runs at ``cores /
+wanted`` of its speed. A GPU counts as one core that every piece wants: a kernel alone is assumed to saturate it (its
+memory or its compute units), so two at once take as long as one after the other. Small kernels overlap better. Only
+hosts that can want more threads than cores, and GPUs with work on several streams, are simulated so.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,11 +18,11 @@ from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.program import Program
 
 LEAST_SHARE = 0.05
-"""Of the cores that work keeps, however much messages want: the scheduler lets nothing starve."""
+"""Smallest share of the cores that work gets, however many cores messages use: the scheduler starves nothing."""
 
 
 class HostCores:
-    """The cores of one host. ``cores``: how many there are; ``threads``: how many each piece of work wants."""
+    """The cores of one host. ``cores``: number of cores; ``threads``: number of cores that each piece of work wants."""
 
     def __init__(self, env: simpy.Environment, cores: float, threads: float) -> None:
         self._env = env
@@ -33,7 +33,7 @@ class HostCores:
         self._since = self._armed = 0
 
     def run(self, duration_ps: int) -> simpy.Event:
-        """Work that takes ``duration_ps`` alone; the event fires when it is done."""
+        """Start work that takes ``duration_ps`` when it runs alone; return an event that fires when it is done."""
         done = self._env.event()
         self._advance(int(self._env.now))
         heappush(self._working, (self._progress + duration_ps, next(self._order), done))
@@ -41,14 +41,14 @@ class HostCores:
         return done
 
     def take(self, cores: float, now: int) -> None:
-        """From ``now`` on so many cores pass on messages: work has the rest, at least ``LEAST_SHARE`` of all."""
+        """Reserve ``cores`` cores for messages from ``now`` on; work gets the rest, at least ``LEAST_SHARE`` of all."""
         if cores != self._taken:
             self._advance(now)
             self._taken = cores
             self._arm(now)
 
     def state(self) -> tuple[Any, ...]:
-        """All that the future depends on: cores taken, and work left, in the order in which it ends."""
+        """All that determines the future: cores used by messages, and remaining work in the order in which it ends."""
         moved = self._progress + (int(self._env.now) - self._since) * self._rate()
         return self._taken, *(end - moved for end, _, _ in sorted(self._working, key=lambda entry: entry[:2]))
 
@@ -58,7 +58,7 @@ class HostCores:
         return 1.0 if wanted <= free else free / wanted
 
     def _advance(self, now: int) -> None:
-        """Move all work forward. Progress restarts from zero with every idle period, so it stays exact."""
+        """Advance all work to ``now``. Progress restarts from zero after every idle period, so that it stays exact."""
         if not self._working:
             self._progress = 0.0
         else:
@@ -76,7 +76,7 @@ class HostCores:
         self._env.schedule(alarm, delay=now - int(self._env.now) + round(left / self._rate()))
 
     def _finish(self, alarm: simpy.Event) -> None:
-        """The first piece of work is done, with all that ends less than a tick later."""
+        """End the first piece of work, and every other that ends less than a tick later."""
         if alarm.value != self._armed:
             return
         self._advance(int(self._env.now))
@@ -94,8 +94,8 @@ def _ranks_of_hosts(machine: Machine) -> dict[int, list[int]]:
 
 
 def ranks_at_work(machine: Machine) -> tuple[int, ...]:
-    """How many ranks at work at once each rank's work is priced for: all on its device; where the ranks of a host want
-    more cores than there are, as many as find some free, before they share."""
+    """Number of concurrent ranks for which the work of each rank is priced: all ranks on its device, or, if the ranks
+    of a host want more cores than there are, as many ranks as fit on the cores before they share."""
     free: dict[int, int] = {}
     for host, ranks in _ranks_of_hosts(machine).items():
         cores, threads = machine.cores(host), max(1, *(machine.threads_per_rank[rank] for rank in ranks))
@@ -107,8 +107,8 @@ def ranks_at_work(machine: Machine) -> tuple[int, ...]:
 def share_devices(
     env: simpy.Environment, program: Program, machine: Machine, burdened: Collection[int] = ()
 ) -> Mapping[int, HostCores]:
-    """The cores that a rank's device work shares, by rank; ranks that share none are left out. ``burdened``: hosts
-    whose cores pass on messages too."""
+    """Map each rank to the shared cores that run its device work; ranks that share none are left out. ``burdened``:
+    hosts whose cores also process messages."""
     found: dict[int, HostCores] = {}
     for host, ranks in _ranks_of_hosts(machine).items():
         cores = machine.cores(host)
@@ -124,9 +124,9 @@ def share_devices(
 
 
 def _pieces(program: Program, gpu: bool) -> int:
-    """How many pieces of work a rank can have on its device at once: servers of the streams that hold such work.
+    """Count the pieces of work that a rank can have on its device at once: servers of the streams that hold such work.
 
-    Copies between host and device are work of a CPU, but travel over links to a GPU; sampling is no work of a GPU.
+    Copies between host and device are work on a CPU, but use links on a GPU; sampling is not work of a GPU.
     """
     kinds = COMPUTE_KINDS | {OpKind.COPY}
     kinds = kinds - {OpKind.SAMPLE} if gpu else kinds | {OpKind.H2D, OpKind.D2H}

@@ -1,4 +1,4 @@
-"""The simulator's front door: a program and a machine in, times, bytes, memory and energy out."""
+"""The entry point of the simulator: it turns a program and a machine into times, bytes, memory and energy."""
 
 import hashlib
 from collections.abc import Mapping
@@ -38,18 +38,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Simulation:
-    """What was simulated. Times in seconds, sizes in bytes.
+    """The results of one simulation. Times in seconds, sizes in bytes.
 
-    - ``columns``: the trace, one array a column of ``TRACE_SCHEMA``, sorted by (epoch, step, op_id, rank);
+    - ``columns``: the trace, one array for each column of ``TRACE_SCHEMA``, sorted by (epoch, step, op_id, rank);
     - ``epoch_s``: training time of each epoch;
     - ``compute_s``, ``wait_s``, ``comm_total_s``, ``comm_exposed_s`` float64 [epochs, P]: see
       :func:`simgnn.record.summary.times_by_rank`;
-    - ``status``: "oom" when ``memory.out_of_memory`` says where memory runs out; the times are then those of a machine
-      with enough;
-    - ``extrapolated``: names of ops that were priced outside what was measured; ``bundled``: of those whose messages
-      flowed in bundles (:mod:`simgnn.sim.network.message_bundles`);
-    - ``assumed``: primitives that the profile does not measure, for which others stood in;
-    - ``copied``: (first epoch, how many) that were fast-forwarded.
+    - ``status``: "oom" when memory runs out (``memory.out_of_memory``); times are then those of a machine with enough;
+    - ``extrapolated``: names of ops that were priced outside the measured range; ``bundled``: names of ops whose
+      messages were simulated in bundles (:mod:`simgnn.sim.network.message_bundles`);
+    - ``assumed``: primitives that the profile does not measure and that were priced by other primitives;
+    - ``copied``: stretches of fast-forwarded epochs, as (first epoch, number of epochs).
     """
 
     compiled: Compiled
@@ -96,24 +95,24 @@ class Simulation:
 
     @property
     def epoch_s_median(self) -> float:
-        """Median over the epochs after the first (the first, where there is no other)."""
+        """Median time of the epochs after the first; if there is only one epoch, its time."""
         return float(np.median(self.epoch_s[1:] or self.epoch_s))
 
     @property
     def payload_epochs(self) -> range:
-        """The epochs whose mean payload is reported."""
+        """The range of epochs whose mean payload is reported."""
         return payload_epochs(len(self.epoch_s))
 
     def bytes_sent(self, epoch: int | None = None) -> Floats:
-        """Payload of pairwise ops in an epoch (None: the mean of ``payload_epochs``), [P, P], [sender, receiver]."""
+        """Payload bytes of pairwise ops in an epoch (None: mean of ``payload_epochs``), [sender, receiver]."""
         return self.traffic.mean(self._chosen(epoch))
 
     def messages(self, epoch: int | None = None) -> Floats:
-        """Messages of pairwise ops in an epoch (None: the mean of ``payload_epochs``), [P, P]."""
+        """Number of messages of pairwise ops in an epoch (None: mean of ``payload_epochs``), [P, P]."""
         return self.traffic.mean(self._chosen(epoch), messages=True)
 
     def sum_by_rank(self, column: str, epoch: int | None = None) -> Floats:
-        """Sum [P] of a counted column of the trace in an epoch's training (None: the mean of ``payload_epochs``)."""
+        """Sum a count column of the trace by rank [P] over training in an epoch (None: mean of ``payload_epochs``)."""
         chosen, at = self._chosen(epoch), self.columns["epoch"]
         mask = (at >= chosen.start) & (at < chosen.stop) & (self.columns["step"] >= 0)
         total = np.zeros(self.program.ranks, dtype=np.int64)
@@ -140,20 +139,20 @@ def simulate(
 ) -> Simulation:
     """Simulate ``epochs`` epochs of a program on a machine.
 
-    ``stats`` supply the locality tables that work names; without them aggregation is priced without, and flagged.
-    ``activity``: values of decisions and guards (:mod:`simgnn.sim.engine.turn_sizes`). ``evaluate_every``: evaluate
-    after each so many epochs and the last (0: never); never part of ``epoch_s``. ``stops``: where ranks wait for all
-    their ops, too. ``window``: span of a batch of messages that begin or end close together
-    (:mod:`simgnn.sim.network.network`); 0 is exact. ``bundle_above``: rounds of more messages than this flow in
-    bundles. ``schedule``: picks among ready ops (None: they run in program order).
+    ``stats`` hold the locality tables that work refers to; without them aggregation is priced without locality and
+    flagged. ``activity``: values of decisions and guards (:mod:`simgnn.sim.engine.turn_sizes`). ``evaluate_every``:
+    evaluate every so many epochs and after the last (0: never); evaluations are not part of ``epoch_s``. ``stops``:
+    points where ranks also wait until all their ops have ended. ``window``: span of a batch of messages that begin or
+    end close together (:mod:`simgnn.sim.network.network`); 0 is exact. ``bundle_above``: rounds with more messages are
+    simulated in bundles. ``schedule``: picks among ready ops (None: program order).
 
-    Raises :class:`BackendError` for a decision that no activity tells, a program that waits for ever or a message that
-    gets no bandwidth, :class:`HardwareError` for a price that the profile lacks.
+    Raises :class:`BackendError` for a decision that is missing in the activity, a deadlock, or a message without
+    bandwidth; :class:`HardwareError` for a price that the profile lacks.
     """
     if len(program.hosts) != machine.ranks or tuple(program.hosts) != tuple(machine.hosts):
         raise BackendError(
-            f"the program was planned for {program.ranks} ranks on hosts {list(program.hosts)}, the machine has "
-            f"{machine.ranks} ranks on hosts {list(machine.hosts)}; place it with Machine.place(profile, hosts)"
+            f"the program was planned for {program.ranks} ranks on hosts {list(program.hosts)}, but the machine has "
+            f"{machine.ranks} ranks on hosts {list(machine.hosts)}. Use Machine.place(profile, program.hosts)."
         )
     if epochs < 1:
         raise BackendError(f"train.epochs: got {epochs}, expected at least 1")

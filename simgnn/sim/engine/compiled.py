@@ -1,4 +1,4 @@
-"""A program made ready to interpret: who runs each op, in which team, and what must have ended before it."""
+"""A program prepared for interpretation: which ranks run each op, in which team, and which ops must end before it."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +14,11 @@ from simgnn.program.program import Program, Template, Turn
 
 @dataclass(frozen=True, slots=True)
 class CompiledOp:
-    """An op with its id. ``runs`` bool [P]: ranks on which it exists. ``parents``: (op name, turns back).
+    """An op with its id. ``runs`` bool [P]: ranks that have the op. ``parents``: (name, turns back) of ops that must
+    end first.
 
-    ``team`` int64 [P] and ``members``: the process group of each rank and the ranks of each group that run the op; a
-    pairwise op without a group has all ranks in one team.
+    ``team`` int64 [P]: process group of each rank; ``members``: ranks of each group that run the op. A pairwise op
+    without a group has all ranks in one team.
     """
 
     op_id: int
@@ -33,7 +34,7 @@ class CompiledOp:
 
 @dataclass(frozen=True)
 class CompiledTemplate:
-    """The ops of a turn in program order, and the position of each by name. ``orders`` [P]: what each rank runs."""
+    """The ops of a turn in program order, and the position of each by name. ``orders`` [P]: the ops of each rank."""
 
     name: str
     ops: tuple[CompiledOp, ...]
@@ -43,7 +44,7 @@ class CompiledTemplate:
 
 @dataclass(frozen=True)
 class Compiled:
-    """All templates of a program. ``leader`` [P]: the first rank of a rank's host, which runs ops of the host."""
+    """All templates of a program. ``leader`` [P]: the first rank of each rank's host, which runs the host's ops."""
 
     program: Program
     templates: dict[str, CompiledTemplate]
@@ -51,17 +52,17 @@ class Compiled:
 
     @property
     def slots(self) -> int:
-        """Turn numbers of an epoch: its steps, and one for the evaluation after it."""
+        """Number of turns in an epoch: its steps, and one for the evaluation after it."""
         return self.program.calendar.steps + 1
 
     @cached_property
     def window(self) -> int:
-        """How many turns of a rank may be in flight: enough for every look back and every ring."""
+        """Number of turns that a rank may have in flight: enough for all dependencies and ring buffers."""
         backs = [back for t in self.templates.values() for compiled in t.ops for _, back in compiled.parents]
         return 1 + max([0, *backs, *(buffer.depth - 1 for buffer in self.program.buffers.values())])
 
     def earlier(self, turn: Turn, back: int) -> int | None:
-        """Number of the turn ``back`` turns before; None before the run's first. Nothing reaches over an evaluation."""
+        """Number of the turn ``back`` turns earlier; None before the run's first and across an evaluation."""
         steps = self.program.calendar.steps
         if turn.step < 0:
             return turn.epoch * self.slots + steps if back == 0 else None
@@ -69,7 +70,7 @@ class Compiled:
         return None if absolute < 0 else absolute // steps * self.slots + absolute % steps
 
     def parent_ranks(self, child: CompiledOp, rank: int, parent: CompiledOp) -> tuple[int, ...]:
-        """Ranks on which the parent of a node runs: a rank's own; of a host's op all ranks of the host."""
+        """Ranks on which a parent op runs: the same rank, or for ops of a host all ranks of that host."""
         if not (parent.by_host or child.by_host):
             return (rank,) if parent.runs[rank] else ()
         if parent.by_host:
@@ -80,7 +81,7 @@ class Compiled:
 
 
 def compile_program(program: Program) -> Compiled:
-    """Resolve names, teams and dependencies once."""
+    """Resolve the names, teams and dependencies of a program once."""
     leader = tuple(program.hosts.index(host) for host in program.hosts)
     templates = {name: _compile_template(program, template, leader) for name, template in program.templates.items()}
     return Compiled(program, templates, leader)
@@ -106,14 +107,14 @@ def _compile_template(program: Program, template: Template, leader: tuple[int, .
 
 
 def _orders(program: Program, template: Template, ops: list[CompiledOp]) -> tuple[Order, ...]:
-    """What each rank runs of a template, [P]; one value for ranks that run the same ops."""
+    """The ops of a template that each rank runs, [P]. Ranks that run the same ops share one value."""
     runs = np.array([compiled.runs for compiled in ops], dtype=np.bool_).reshape(len(ops), program.ranks).T
     made = {tuple(row): Order.of(program, template, row) for row in np.unique(runs, axis=0).tolist()}
     return tuple(made[tuple(row)] for row in runs.tolist())
 
 
 def _team(program: Program, op: Op) -> NDArray[np.int64]:
-    """Team of every rank, int64 [P]."""
+    """The process group of every rank for an op, int64 [P]."""
     group = program.group_of(op) if op.kind in GROUP_KINDS else None
     if group is None or group.members == "world":
         return np.zeros(program.ranks, dtype=np.int64)

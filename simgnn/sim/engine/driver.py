@@ -1,9 +1,9 @@
-"""The simulator's driver loop: interprets a program's turns, generically, on SimPy's clock of integer picoseconds.
+"""The main loop of the simulator: interprets a program's turns on SimPy's clock of integer picoseconds.
 
-One SimPy process a stream and rank (or host, and one for each server of a stream that has several) takes ops from the
-rank's dispatcher (:mod:`simgnn.program.dispatch`) and lets handlers say how long they last; one network process owns
-all links. A rank opens its turns in order, as many ahead as dependencies can reach. Events are ordered by (instant,
-priority, sequence), so that equal programs have equal traces.
+A SimPy process for each stream and rank (or host; one for each server of a stream with several) takes ops from the
+rank's dispatcher (:mod:`simgnn.program.dispatch`) and calls handlers to find how long they last. One network process
+owns all links. A rank opens its turns in order, as many ahead as dependencies can reach. Events are ordered by
+(instant, priority, sequence), so that equal programs have equal traces.
 """
 
 from collections import deque
@@ -32,12 +32,13 @@ from simgnn.sim.network.network import BOUNDARY, Network
 from simgnn.sim.shared_processors import share_devices
 
 UNKNOWN = -1
-"""In ``Engine.running``: the op ends with an event."""
+"""End time in ``Engine.running`` of an op that ends with an event."""
 
 
 @dataclass(eq=False)
 class SharedTurn:
-    """What all ranks share of a turn in flight. ``sized``: the turn of its sizes; ``ranks``: how many have ops left."""
+    """The shared part of a turn in flight. ``sized``: turn of its sizes; ``ranks``: number of ranks with unfinished
+    ops."""
 
     sized: Turn
     template: CompiledTemplate
@@ -46,19 +47,19 @@ class SharedTurn:
 
 @dataclass(eq=False)
 class ServedLane(Lane[SharedTurn]):
-    """A stream of one rank or host. ``asleep``: its servers without work."""
+    """A stream of one rank or host. ``asleep``: wake-up events of its idle servers."""
 
     asleep: deque[simpy.Event] = field(default_factory=deque)
 
     def wake(self) -> None:
-        """Let a server that sleeps look for work."""
+        """Wake an idle server, which then looks for work."""
         if self.asleep:
             self.asleep.popleft().succeed()
 
 
 class Engine:
-    """One simulation of a program on a machine. Where epochs are fast-forwarded, ``epochs`` shrinks, and
-    ``epoch_shift`` and ``tick_shift`` are what was left out: they are added to every row that is noted."""
+    """One simulation of a program on a machine. Fast-forwarding shrinks ``epochs``; ``epoch_shift`` and ``tick_shift``
+    count the skipped epochs and ticks, and are added to every recorded row."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class Engine:
             self.dispatchers.append(Dispatcher[SharedTurn](rank, lanes, schedule, self._decided))
 
     def run(self) -> None:
-        """Simulate to the end. Raises :class:`BackendError` when ops wait for one another for ever."""
+        """Simulate to the end. Raises :class:`BackendError` when ops wait for one another forever."""
         for name, stream in self.program.streams.items():
             for rank, dispatcher in enumerate(self.dispatchers):
                 for _ in range((stream.servers if stream.group is None else 1) if name in dispatcher.lanes else 0):
@@ -126,11 +127,11 @@ class Engine:
                 raise BackendError(describe_stuck(self.turns)) from error
 
     def end(self) -> None:
-        """End the run at this instant, whatever is under way."""
+        """End the run at this instant, even if ops are still running."""
         self._over.succeed()
 
     def _serve(self, rank: int, stream: str) -> Generator[simpy.Event, Any, None]:
-        """One server of a stream: takes ops for ever; the run ends around it."""
+        """Run one server of a stream: an endless loop over ops, which stops when the run ends."""
         env, dispatcher = self.env, self.dispatchers[rank]
         lane = dispatcher.lanes[stream]
         assert isinstance(lane, ServedLane)
@@ -162,7 +163,7 @@ class Engine:
             self._finish(job, rank, runs)
 
     def _decided(self, turn: OpenTurn[SharedTurn], name: str) -> int | None:
-        """What a rank decided in a turn; None where each number concerns a peer."""
+        """Return the value that a rank decided in a turn; None where there is one value for each peer."""
         values = self.pricer.sizes.recorded(name, turn.epoch, turn.step, "pick")
         return int(values[turn.on.rank]) if values.ndim == 1 else None
 
@@ -174,7 +175,7 @@ class Engine:
         self.recorder.add((rank, epoch, sized.step, compiled.op_id, *ticks, *sent[rank]))
 
     def _finish(self, job: Job[SharedTurn], rank: int, ran: bool) -> None:
-        """A node has ended: let its followers go, and open turns when it was the last of its turn on the rank."""
+        """Release the successors of an op that ended; open new turns if it was the last op of its turn on the rank."""
         self.dispatchers[rank].finish(job.turn, job.position, ran)
         if not job.turn.left:
             self._active[rank].remove(job.number)
@@ -185,7 +186,7 @@ class Engine:
                 self._over.succeed()
 
     def _open_turns(self, rank: int) -> None:
-        """Open a rank's next turns within its window. Evaluations stand alone; none opens before a stop is over."""
+        """Open a rank's next turns within its window. Evaluations run alone; no turn opens before a stop is over."""
         slots, steps = self.compiled.slots, self.program.calendar.steps
         active = self._active[rank]
         while self._next[rank] < self.epochs * slots:
@@ -206,12 +207,12 @@ class Engine:
         return number // self.compiled.slots * self.program.calendar.steps + number % self.compiled.slots
 
     def evaluates(self, epoch: int) -> bool:
-        """Whether an evaluation follows an epoch: every so many, and the last."""
+        """Whether an evaluation follows an epoch: every ``evaluate_every`` epochs, and after the last."""
         done = epoch + 1 + self.epoch_shift
         return self._evaluate_every > 0 and (done % self._evaluate_every == 0 or epoch + 1 == self.epochs)
 
     def stops_after(self, epoch: int) -> bool:
-        """Whether a rank ends all its ops after an epoch before it begins the next."""
+        """Whether each rank must end all its ops of an epoch before it begins the next epoch."""
         return self._stops is not None and self._stops.after(epoch + 1 + self.epoch_shift)
 
     def _open(self, number: int, rank: int) -> None:
@@ -237,7 +238,7 @@ class Engine:
         self.dispatchers[rank].open(opened, self._before)
 
     def _before(self, turn: OpenTurn[SharedTurn], index: int, back: int, name: str) -> Sequence[OpenTurn[SharedTurn]]:
-        """The turns, of the rank itself or of ranks of its host, in which an op that a node waits for must end."""
+        """The turns in which a parent of an op must end: of the same rank, or of the ranks of its host."""
         rank, template = turn.on.rank, turn.what.template
         here = Turn(turn.number // self.compiled.slots, turn.step, template.name)
         number = self.compiled.earlier(here, back)
@@ -253,7 +254,7 @@ class Engine:
         return [turns[other] for other in self.compiled.parent_ranks(child, rank, parent)]
 
     def _leave(self, number: int) -> None:
-        """A rank has nothing left to do in a turn, which is forgotten when that is so of every rank."""
+        """Count a rank out of a turn that it has finished; drop the turn when all ranks have."""
         turns = self.turns[number]
         shared = turns[0].what
         shared.ranks -= 1
@@ -265,7 +266,7 @@ class Engine:
             del self.context.meetings[key]
 
     def _reach(self, number: int) -> None:
-        """Report the boundary of an epoch, when its first op is issued and all else of the instant has happened."""
+        """Call ``on_epoch`` when the first op of an epoch is issued, after everything else at that instant."""
         epoch = number // self.compiled.slots
         if epoch > self.reached:
             self.reached = epoch
@@ -277,7 +278,7 @@ class Engine:
 
 
 def describe_stuck(turns: Mapping[int, Sequence[OpenTurn[SharedTurn]]]) -> str:
-    """The error message for a program that waits for ever."""
+    """Return the error message for a program whose ops wait for one another forever."""
     waiting = [
         f"'{op.name}' of epoch {turn.epoch + 1} on rank {turn.on.rank}"
         for _, ranks in sorted(turns.items())
@@ -286,6 +287,6 @@ def describe_stuck(turns: Mapping[int, Sequence[OpenTurn[SharedTurn]]]) -> str:
         if turn.opened and count != DONE
     ]
     return (
-        f"the program waits for ever: {len(waiting)} ops cannot end, the first of them {', '.join(waiting[:3])}; "
-        f"expected every dependency and every group call to be met: check it with simgnn.program.validate"
+        f"the program is deadlocked: {len(waiting)} ops cannot end, the first of them {', '.join(waiting[:3])}. "
+        f"Check its dependencies and group calls with simgnn.program.validate."
     )

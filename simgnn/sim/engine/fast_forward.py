@@ -1,12 +1,12 @@
-"""Epochs that repeat are not simulated again.
+"""Fast-forwarding: epochs that repeat are copied instead of simulated again.
 
-At the boundary of an epoch (its first op has been issued, all else of that instant has happened) the whole state is
-recorded with times relative to now and turns relative to the epoch: turns in flight, ops under way, messages and flows,
-shared cores. The simulator is deterministic and knows no absolute time. So when the state was the same at an earlier
-boundary, and all epochs up to a later one have the templates and sizes of those in between, the rows of that stretch
-are repeated, the clock is moved, and the state stays as it is. A schedule that picks may look at all that was before,
-so its epochs are simulated one by one. The last epoch is simulated, as nothing follows it; where each epoch has ended
-before the next one issues anything, what follows changes nothing, so the last epoch is a copy too, and the run is over.
+At the boundary of an epoch (its first op has been issued, and everything else at that instant has happened), the whole
+state is recorded with times relative to now and turns relative to the epoch: turns in flight, running ops, messages and
+flows, shared cores. The simulator is deterministic and does not use absolute time. So if an earlier boundary had the
+same state, and the epochs that follow have the same templates and sizes as those in between, the rows of that stretch
+are repeated, the clock is moved, and the state is unchanged. A schedule that picks may depend on the whole history, so
+its epochs are simulated one by one. The last epoch is simulated, as nothing follows it. If every epoch ends before the
+next one issues anything, followers change nothing, so the last epoch is a copy too, and the run ends.
 """
 
 from collections import defaultdict, deque
@@ -18,11 +18,11 @@ from simgnn.sim.engine.driver import Engine
 from simgnn.sim.engine.turn_sizes import epoch_signature
 
 KEPT = 64
-"""How many boundaries in one state are remembered."""
+"""Number of boundaries with equal state that are remembered."""
 
 
 class _Boundary(NamedTuple):
-    """An epoch of the run (epochs that were left out count), its first instant, and the rows of the trace before it."""
+    """A boundary: its epoch in the run (including skipped ones), its first instant, and the trace rows before it."""
 
     epoch: int
     at: int
@@ -30,7 +30,7 @@ class _Boundary(NamedTuple):
 
 
 class FastForward:
-    """Watches an engine's boundaries. ``copied``: (first epoch left out, how many) of each jump."""
+    """Watches the epoch boundaries of an engine. ``copied``: (first skipped epoch, number of epochs) of each jump."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -61,7 +61,7 @@ class FastForward:
         return _Boundary(engine.reached + engine.epoch_shift, now, len(engine.recorder))
 
     def _repeats(self, earlier: _Boundary, here: _Boundary) -> int:
-        """How many epochs, in whole periods, are sure to repeat; the last epoch is never among them."""
+        """Number of epochs, in whole periods, that are certain to repeat; the last epoch is never among them."""
         engine = self.engine
         # Turns that are opened already must exist after the jump too, with the same sizes.
         ahead = max(engine.turns) // engine.compiled.slots - engine.reached
@@ -69,8 +69,8 @@ class FastForward:
         return max(self._alike_until(earlier, here) - 1 - ahead - here.epoch, 0) // period * period
 
     def _alike_until(self, earlier: _Boundary, here: _Boundary) -> int:
-        """The first epoch from here on whose templates or sizes differ from a period before; here itself where those of
-        an earlier epoch that has not ended do."""
+        """Return the first epoch from ``here`` on whose templates or sizes differ from the epoch one period earlier.
+        Return ``here`` itself if an earlier epoch that has not ended differs already."""
         engine, until, period = self.engine, here.epoch, here.epoch - earlier.epoch
         last = engine.epochs + engine.epoch_shift
         for epoch in range(min(engine.turns) // engine.compiled.slots + engine.epoch_shift, here.epoch):
@@ -81,8 +81,8 @@ class FastForward:
         return until
 
     def _ends_alike(self, earlier: _Boundary, here: _Boundary) -> bool:
-        """Whether the whole rest of the run repeats: all earlier epochs have ended, and nothing of later ones was
-        issued, so that an epoch is the same with nothing after it."""
+        """Whether the whole rest of the run repeats: all earlier epochs have ended and later ones have issued nothing,
+        so that the last epoch does not differ for having no successor."""
         engine = self.engine
         last = engine.epochs + engine.epoch_shift
         return (
@@ -93,7 +93,7 @@ class FastForward:
         )
 
     def _jump(self, earlier: _Boundary, here: _Boundary, epochs: int) -> None:
-        """Leave out so many epochs, that repeat."""
+        """Skip ``epochs`` epochs that repeat the stretch between two boundaries."""
         engine, period = self.engine, here.epoch - earlier.epoch
         ticks, times = here.at - earlier.at, epochs // period
         self.copied.append((here.epoch, epochs))
@@ -103,7 +103,7 @@ class FastForward:
         engine.tick_shift += times * ticks
 
     def _signature(self, epoch: int) -> tuple[Any, ...]:
-        """What decides an epoch of the run, besides the state that it starts in."""
+        """Everything besides the state at its start that determines how an epoch runs."""
         engine = self.engine
         if epoch not in self._signatures:
             signature = epoch_signature(engine.program, engine.pricer.sizes.activity, epoch)
@@ -113,7 +113,7 @@ class FastForward:
 
 
 def engine_state(engine: Engine, epoch: int) -> tuple[Any, ...]:
-    """All that the future depends on at the boundary of an epoch, where ready ops run in program order."""
+    """Everything that determines the future at an epoch boundary, where ready ops run in program order."""
     now = int(engine.env.now)
     origin = epoch * engine.compiled.slots
     turns = tuple(

@@ -1,12 +1,12 @@
-"""How each op kind takes its time: a table from kind to handler.
+"""How long ops of each kind take: a table from op kind to handler.
 
-A handler begins an op on one rank at the present instant. It returns the ticks that the op takes, where these are
-certain, or an event that fires when it ends.
+A handler begins an op on one rank at the current instant. It returns the ticks that the op takes if these are known, or
+an event that fires when the op ends.
 
-Where a library sends from host memory, a rank with a GPU copies what it sends to its host's memory before it takes
-part, and what it received to its device after: whole buffers, as the executor hands them over
-(``executor/handlers/wire.py``). These copies contend with all else on the links that they cross. Ids and counts of a
-fetch are copied with its rows.
+Where a library sends from host memory, a rank with a GPU copies what it sends to its host's memory before the call, and
+what it received to its device afterwards: whole buffers, as the executor passes them (``executor/handlers/wire.py``).
+These copies compete with all other traffic on the links that they cross. Ids and counts of a fetch are copied with its
+rows.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -36,8 +36,8 @@ Meeting = Rounds | Collective
 
 @dataclass
 class Context:
-    """What handlers work with. ``cores``: those that a rank's device work shares; ``meetings``: ops of several ranks
-    that are under way, by (turn number, op id, team)."""
+    """Objects that handlers work with. ``cores``: shared cores that run device work, by rank; ``meetings``: ops of
+    several ranks in progress, by (turn number, op id, team)."""
 
     env: simpy.Environment
     network: Network
@@ -48,7 +48,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Begin:
-    """An op that begins on a rank. ``number`` tells turns apart; ``turn`` has the epoch of its sizes."""
+    """An op that begins on a rank. ``number`` identifies the turn; ``turn`` holds the epoch and step of its sizes."""
 
     compiled: CompiledOp
     rank: int
@@ -57,7 +57,7 @@ class Begin:
 
 
 class Staged(NamedTuple):
-    """Bytes that each rank copies out of its device before a call, and into it after; int64 [P] each."""
+    """Bytes that each rank copies out of its device before a call, and into its device afterwards; int64 [P] each."""
 
     out: IntArray
     back: IntArray
@@ -67,10 +67,9 @@ Handler = Callable[[Context, Begin], Outcome]
 
 
 def compute(context: Context, begin: Begin) -> Outcome:
-    """Device work; what else is at work there, of the rank or of others on its cores, shares the device with it.
+    """Run device work, which shares the device with other work of the rank or of ranks on the same cores.
 
-    Copies and updates in the memory of a GPU's host are flagged and take no time: no profile prices the processor
-    beside a GPU.
+    Copies and updates in the host memory of a GPU are flagged and take no time: no profile prices the CPU beside a GPU.
     """
     pricer, compiled = context.pricer, begin.compiled
     updates = compiled.op.kind in (OpKind.COPY, OpKind.ADD, OpKind.OPTIMIZE)
@@ -82,7 +81,7 @@ def compute(context: Context, begin: Begin) -> Outcome:
 
 
 def local_copy(context: Context, begin: Begin) -> Outcome:
-    """Rows copied within a rank: device work, the op's own or a copy of its bytes."""
+    """Copy rows within a rank: the op's own work, or a copy of its bytes on the device."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     if compiled.op.work:
         return compute(context, begin)
@@ -100,7 +99,7 @@ def local_copy(context: Context, begin: Begin) -> Outcome:
 
 
 def host_copy(context: Context, begin: Begin) -> Outcome:
-    """Rows between host and device: a fluid over the links between; on a CPU a copy in memory."""
+    """Copy rows between host and device: a flow over the links between them; on a CPU a copy in memory."""
     pricer, compiled, turn, rank = context.pricer, begin.compiled, begin.turn, begin.rank
     nbytes = pricer.once("bytes", compiled, turn, lambda: _copied_bytes(pricer.sizes, compiled, turn))
     if nbytes[rank] == 0:
@@ -112,7 +111,7 @@ def host_copy(context: Context, begin: Begin) -> Outcome:
 
 
 def pairwise(context: Context, begin: Begin) -> Outcome:
-    """Messages between pairs of ranks: each starts when both ends have issued the op and copied what they send."""
+    """Send messages between pairs of ranks. Each starts when both ends have issued the op and copied what they send."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     priced = pricer.once("messages", compiled, turn, lambda: pricer.messages(compiled, turn))
     if not priced:
@@ -130,8 +129,8 @@ def pairwise(context: Context, begin: Begin) -> Outcome:
 
 
 def collective(context: Context, begin: Begin) -> Outcome:
-    """A call of a whole group. Where it is a relay of whole buffers, or a ring over links with loads, each member comes
-    and goes by itself; else it starts when all members are there, and ends on all of them at once."""
+    """Call a collective of a whole group. In a relay of whole buffers or a ring over links with loads, each member
+    starts and ends individually; otherwise the call starts when all members have issued it and ends for all at once."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     members = compiled.members[int(compiled.team[begin.rank])]
     if len(members) < 2:
@@ -155,7 +154,7 @@ def collective(context: Context, begin: Begin) -> Outcome:
 
 
 def staged_messages(rounds: Sequence[Messages], ranks: int) -> Staged:
-    """All that each rank sends and receives in the rounds of a pairwise op."""
+    """Bytes that each rank sends and receives in all rounds of a pairwise op."""
     out, back = np.zeros(ranks), np.zeros(ranks)
     for messages in rounds:
         out += np.bincount(messages.pairs.source, messages.sizes, ranks)
@@ -164,8 +163,8 @@ def staged_messages(rounds: Sequence[Messages], ranks: int) -> Staged:
 
 
 def staged_collective(kind: OpKind, handed: IntArray, members: Sequence[int]) -> Staged:
-    """What the members of a collective copy. ``handed`` [P]: bytes of the tensor that each rank hands over (of a
-    broadcast: the root's alone)."""
+    """Bytes that the members of a collective copy between device and host. ``handed`` [P]: bytes of the tensor that
+    each rank passes to the call (for a broadcast only the root)."""
     out, back, mine = np.zeros_like(handed), np.zeros_like(handed), list(members)
     out[mine] = handed[mine]
     if kind is OpKind.ALLREDUCE:
@@ -178,10 +177,10 @@ def staged_collective(kind: OpKind, handed: IntArray, members: Sequence[int]) ->
 
 
 def _copied_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
-    """Bytes that a local copy moves on every rank, int64 [P]: rows of its transfer; with a route, rows that leave."""
+    """Bytes that a local copy moves on every rank, int64 [P]: rows of its transfer, or rows that its route sends."""
     op = compiled.op
     if op.transfer is None:
-        raise ProgramError(f"op '{op.name}' of kind {op.kind} has neither work nor a transfer, so it has no price")
+        raise ProgramError(f"op '{op.name}' of kind {op.kind} needs work or a transfer, else it has no price")
     if op.route is not None and op.kind is OpKind.COPY:
         route = sizes.program.sizes.routes[op.route]
         rows: IntArray = route.matrix(sizes.program.ranks, turn.epoch, max(turn.step, 0)).sum(axis=1)
@@ -191,7 +190,7 @@ def _copied_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
 
 
 def _through_host(context: Context, begin: Begin, staged: Staged, take_part: Callable[[], Outcome]) -> Outcome:
-    """Copy out, take part, copy back, one after the other."""
+    """Copy to the host, take part in the call, and copy back, one after the other."""
     env, compiled, rank = context.env, begin.compiled, begin.rank
 
     def copy(nbytes: int, to_device: bool) -> Generator[simpy.Event, object, None]:
@@ -224,7 +223,7 @@ def _on_gpu(context: Context, begin: Begin) -> bool:
 
 
 def _in_host(pricer: Pricer, compiled: CompiledOp) -> bool:
-    """Whether all that an op touches lies in the host's memory."""
+    """Whether all buffers that an op reads or writes are in host memory."""
     buffers = pricer.sizes.program.buffers
     touched = [buffers[access.buffer].space != "device" for access in compiled.op.reads + compiled.op.writes]
     return bool(touched) and all(touched)
@@ -246,4 +245,4 @@ HANDLERS: Mapping[OpKind, Handler] = MappingProxyType(
         **dict.fromkeys(sorted(COLLECTIVE_KINDS), collective),
     }
 )
-"""Handler of every kind of op, by the family that the kind belongs to; a test checks that none is missing."""
+"""Handler of every op kind, by the family of the kind; a test checks that no kind is missing."""

@@ -1,4 +1,4 @@
-"""What ops cost on a machine, as integers of the clock, computed once for all turns in which the sizes are the same."""
+"""Prices of ops on a machine in clock ticks, computed once for all turns in which the sizes are the same."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -28,14 +28,15 @@ from simgnn.sim.shared_processors import ranks_at_work
 
 T = TypeVar("T")
 KEPT_PAIRS = 16
-"""How many sets of pairs are remembered: decisions may make a new one in every turn."""
+"""Number of sets of rank pairs that are cached; decisions may make a new set in every turn."""
 PARTS = 2
-"""Gloo hands over the share of a rank in two (``gloo/allreduce.cc``), so that one is summed while the other comes."""
+"""Gloo sends each rank's share in two parts (``gloo/allreduce.cc``), so that one is summed while the other arrives."""
 
 
 class Pairs(NamedTuple):
-    """Who sends to whom in a round: senders and receivers; of each rank which messages it sends or receives, with whom,
-    and over which path, the rank being the later of the two. ``bundled``: paths are those of bundles."""
+    """Senders and receivers of the messages of a round. For each rank: positions of the messages that it sends or
+    receives (``of_rank``), the other end of each (``peers``), and the path of each if this rank enters the round last
+    (``paths``). ``bundled``: paths are those of bundles."""
 
     source: list[int]
     target: list[int]
@@ -47,9 +48,9 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Messages:
-    """A round of messages, priced: bytes, cap (bytes/s) and latency (ticks) of each. ``call_ps`` [P]: what the call
-    itself costs a rank before its messages start. ``parts``: in how many each is handed over; ``asked``: the receiver
-    tells the sender that it is there when it is, not before."""
+    """A priced round of messages: bytes, rate cap (bytes/s) and latency (ticks) of each. ``call_ps`` [P]: cost of the
+    call on each rank before its messages start. ``parts``: number of parts in which each message is sent; ``asked``:
+    the receiver announces itself to the sender when it enters the round, not earlier."""
 
     pairs: Pairs
     sizes: Floats
@@ -61,7 +62,7 @@ class Messages:
 
 
 class Stream(NamedTuple):
-    """A fluid over several links at once, priced: a collective, or a copy between host and device."""
+    """The price of one flow over several links at once: a collective, or a copy between host and device."""
 
     latency_ps: int
     path: int
@@ -71,8 +72,8 @@ class Stream(NamedTuple):
 
 
 class Pricer:
-    """Prices of a program's ops on a machine. ``flagged``: ops priced outside what was measured; ``bundled``: ops with
-    rounds of more than ``bundle_above`` messages."""
+    """Computes the prices of a program's ops on a machine. ``flagged``: ops priced outside the measured range;
+    ``bundled``: ops that have rounds of more than ``bundle_above`` messages."""
 
     def __init__(
         self, sizes: Sizes, machine: Machine, stats: PartitionStats | None, network: Network, bundle_above: int
@@ -92,7 +93,7 @@ class Pricer:
         self._levels = {at_once: np.array(ranks, dtype=np.int64) for at_once, ranks in levels.items()}
 
     def once(self, what: str, compiled: CompiledOp, turn: Turn, make: Callable[[], T]) -> T:
-        """``make()``, kept for every turn in which the op's sizes are the same."""
+        """Call ``make()`` once for all turns in which the op's sizes are the same, and cache the result."""
         static = self._static.get(compiled.op_id)
         if static is None:
             static = self._static[compiled.op_id] = self.sizes.is_static(compiled.op)
@@ -103,12 +104,12 @@ class Pricer:
         return found
 
     def forget(self, turn: Turn) -> None:
-        """Drop what was kept for one turn only."""
+        """Drop the cached prices that are valid for one turn only."""
         for key in [key for key in self._kept if len(key) == 4 and key[2:] == (turn.epoch, turn.step)]:
             del self._kept[key]
 
     def work_ps(self, compiled: CompiledOp, turn: Turn, work: tuple[Work, ...] | None = None) -> Ints:
-        """Duration of an op's device work on every rank, int64 [P]."""
+        """Duration of an op's device work on every rank, int64 [P], in ticks."""
         op = compiled.op
         total = np.zeros(self.machine.ranks)
         for piece in op.work if work is None else work:
@@ -124,15 +125,15 @@ class Pricer:
         return self._ticks(total, f"op '{op.name}'")
 
     def messages(self, compiled: CompiledOp, turn: Turn) -> tuple[Messages, ...]:
-        """The rounds of a pairwise op, priced; none where no rank sends anything."""
+        """Price the rounds of a pairwise op; empty where no rank sends anything."""
         rounds = pairwise_rounds(compiled, self.sizes, turn)
         return tuple(self._price_round(compiled, found) for found in rounds)
 
     def collective(
         self, compiled: CompiledOp, nbytes: float, members: tuple[int, ...]
     ) -> Stream | tuple[Messages, ...]:
-        """A collective: alone it takes exactly its seconds; its flows advance together and share links with others.
-        Where members hand on whole buffers: the rounds of messages in which they do."""
+        """Price a collective. When it runs alone it takes exactly the measured seconds; its flows advance together and
+        share links with other flows. Where members forward whole buffers: return the rounds of their messages."""
         op, what = compiled.op, f"op '{compiled.op.name}'"
         root = op.root if op.root in members else None
         price = self.machine.collective(op.kind.value, compiled.backend, nbytes, members, root)
@@ -153,7 +154,7 @@ class Pricer:
         return Stream(latency, path, flow.nbytes, flow.rate_bytes_per_s, alone)
 
     def host_copy(self, compiled: CompiledOp, rank: int, nbytes: int, to_device: bool) -> Stream | None:
-        """A copy between host and device; None: the device is the host's processor, and the copy is its work."""
+        """Price a copy between host and device. None: the device is a CPU, so that the copy is work of this CPU."""
         route = host_route(self.machine, rank, to_device)
         if route is None:
             return None
@@ -194,7 +195,7 @@ class Pricer:
         return Messages(pairs, sizes, prices.rate_bytes_per_s, latencies, self._ticks(call, what))
 
     def _pairs(self, source: Ints, target: Ints, compiled: CompiledOp) -> Pairs:
-        """Kept for a while, as ops often exchange between the same pairs."""
+        """Return the pairs of a round from a small cache, as ops often exchange between the same pairs."""
         backend = compiled.backend
         key = backend, source.tobytes(), target.tobytes()
         if key not in self._known_pairs:
@@ -213,7 +214,7 @@ class Pricer:
         return found
 
     def _paths(self, source: Ints, target: Ints, backend: str, bundled: bool) -> Ints:
-        """Path of each message where its sender is the later of the two, then where its receiver is."""
+        """Path of each message for the case that its sender enters last, then for the case that its receiver does."""
         if bundled:
             bundles = bundle_paths(self.machine, source, target, backend)
             return self._network.add_paths(bundles.paths) + np.concatenate((bundles.sent, bundles.received))
@@ -240,15 +241,15 @@ class Pricer:
 
 
 def _by_rank(column: Ints, cuts: Ints) -> tuple[Ints, ...]:
-    """A column cut where ranks end; ranks without a row share one empty part, as most do in a round of a tree."""
+    """Cut a column where ranks end. Ranks without a row share one empty part, as most do in a round of a tree."""
     none = column[:0]
     return tuple(part if len(part) else none for part in np.split(column, cuts))
 
 
 def host_route(machine: Machine, rank: int, to_device: bool) -> Route | None:
-    """The way between a rank's device and its host's memory; None: the device is the host's processor.
+    """Return the route between a rank's device and its host's memory; None: the device is a CPU.
 
-    Raises :class:`HardwareError` for a GPU that reaches neither memory, socket nor PCIe switch.
+    Raises :class:`HardwareError` for a GPU that is connected to neither memory, socket nor PCIe switch.
     """
     if machine.device(rank).kind == "cpu":
         return None
@@ -258,8 +259,8 @@ def host_route(machine: Machine, rank: int, to_device: bool) -> Route | None:
 
 
 class Ring(NamedTuple):
-    """A ring as rounds of messages. ``partial``: only some ranks have a share, so that whoever waits for one of these
-    has told long ago that it is there; else what has just come goes on, and every receiver tells anew."""
+    """A ring collective as rounds of messages. ``partial``: only some ranks have a share, so receivers have announced
+    themselves long before; otherwise each receiver announces itself anew when it forwards what has just arrived."""
 
     relay: Relay
     partial: bool
@@ -268,11 +269,11 @@ class Ring(NamedTuple):
 def queued_ring(
     machine: Machine, kind: OpKind, backend: str, members: tuple[int, ...], price: CollectivePrice
 ) -> Ring | None:
-    """The rounds of a collective that is a ring over links with loads, where each message waits by itself, and so each
-    rank comes and goes. None: it is no such ring, and all members are one fluid, which takes exactly what was measured.
+    """Return the rounds of a ring collective over links with loads, where messages queue and ranks finish individually.
+    None: it is no such ring; its members then are one flow that takes exactly the measured time.
 
-    In each round every rank sends its neighbour what it got in the one before: the share of one rank. A buffer of fewer
-    words than ``PARTS`` a rank has the shares of the first ranks only.
+    In each round every rank forwards to its neighbour what it received in the previous one: the share of one rank. A
+    buffer with fewer than ``PARTS`` words for each rank has only the shares of the first ranks.
     """
     flows, count = price.flows, len(members)
     closed = len(flows) == count and {flow.source for flow in flows} == {flow.target for flow in flows}

@@ -1,4 +1,4 @@
-"""Finished ops, noted as they end, and turned into the columns of the trace."""
+"""Recorder of finished ops, and their conversion into the columns of the trace."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ _FIELDS = ("rank", "epoch", "step", "op_id", "issued", "ended", *_SENT)
 
 
 class Recorder:
-    """Rows in the order in which ops end; whole stretches of them can be repeated later in time."""
+    """Rows of ops in the order in which they end. Stretches of rows can be repeated at a later time."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, ...]] = []
@@ -30,16 +30,16 @@ class Recorder:
 
     @property
     def last_epoch(self) -> int:
-        """The latest epoch of which an op was noted; -1: none."""
+        """The latest epoch of which an op was recorded; -1: none."""
         noted = max((row[1] for row in self._rows), default=-1)
         return max([noted, *(int(block[:, 1].max(initial=-1)) for block, _ in self._blocks)])
 
     def add(self, row: tuple[int, ...]) -> None:
-        """Note one op: rank, epoch, step, op id, issued and ended in ticks, then the four counts of what it sent."""
+        """Record one op: rank, epoch, step, op id, issue and end in ticks, then the four counts of what it sent."""
         self._rows.append(row)
 
     def repeat(self, since: int, times: int, epochs: int, ticks: int) -> None:
-        """Repeat all rows from row ``since`` on, each time ``epochs`` epochs and ``ticks`` ticks later."""
+        """Repeat all rows from row ``since`` on ``times`` times, each ``epochs`` epochs and ``ticks`` ticks later."""
         self._fold()
         stretch = np.concatenate([block for block, _ in self._blocks])[since:]
         shift = np.zeros(len(_FIELDS), dtype=np.int64)
@@ -48,7 +48,7 @@ class Recorder:
         self._folded += times * len(stretch)
 
     def table(self, copies: bool = True) -> dict[str, Ints]:
-        """Columns of all rows, int64, sorted by (epoch, step, op_id, rank); without ``copies`` only noted ones."""
+        """Columns of all rows, int64, sorted by (epoch, step, op_id, rank). ``copies``: include repeated rows."""
         self._fold()
         blocks = [block for block, noted in self._blocks if noted or copies]
         whole = np.concatenate([np.zeros((0, len(_FIELDS)), dtype=np.int64), *blocks])
@@ -62,8 +62,8 @@ class Recorder:
             noted = np.array(self._rows, dtype=np.int64)
         except OverflowError as error:
             raise BackendError(
-                "the simulated time exceeds what the clock can count (about 106 days): simulate fewer epochs "
-                "(train.epochs), or check the sizes of the model and the rates of the hardware profile"
+                "the simulated time exceeds what the clock can count (about 106 days). Simulate fewer epochs "
+                "(train.epochs), or check the sizes of the model and the rates in the hardware profile."
             ) from error
         self._blocks.append((noted, True))
         self._folded += len(self._rows)
@@ -71,7 +71,7 @@ class Recorder:
 
 
 def trace_columns(ticks: Mapping[str, Ints], started: Ints) -> dict[str, NDArray[Any]]:
-    """The columns of ``TRACE_SCHEMA``, in its order; ``started``: see :func:`start_ticks`."""
+    """The columns of ``TRACE_SCHEMA``, in its order. ``started``: the result of :func:`start_ticks`."""
     times = {"issued_s": ticks["issued"], "started_s": started, "ended_s": ticks["ended"]}
     seconds = {name: values / PICOSECONDS for name, values in times.items()}
     return {
@@ -81,8 +81,8 @@ def trace_columns(ticks: Mapping[str, Ints], started: Ints) -> dict[str, NDArray
 
 
 def start_ticks(ticks: Mapping[str, Ints], compiled: Compiled) -> Ints:
-    """When the work of each op began. An op of a group begins with the latest issue of its group, but not after its own
-    end (a member may have finished before the last one comes); any other op begins when it is issued."""
+    """When the work of each op began, in ticks. An op of a group begins when the last rank of the group issues it, but
+    not after its own end (a member may finish before the last one arrives). Any other op begins when it is issued."""
     started = ticks["issued"].copy()
     # team of each (op id, rank), -1 where the op calls no group
     teams = np.full((len(compiled.program.ops), compiled.program.ranks), -1, dtype=np.int64)

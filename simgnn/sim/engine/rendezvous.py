@@ -1,4 +1,4 @@
-"""Ops that several ranks take part in: when their messages start, and when each rank is done."""
+"""Ops of several ranks: when their messages start, and when each rank has finished."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +15,9 @@ ABSENT = -1
 
 
 class Rounds:
-    """Messages between pairs of ranks, in rounds. A rank enters a round when it has ended the one before (the first:
-    when it issues the op) and pays for the call; a message starts when both of its ends have entered its round, and a
-    rank ends a round with the last message that it sends or receives. Ranks that do not run the op are always there."""
+    """Messages between pairs of ranks, in rounds. A rank enters a round when it has ended the previous one (the first:
+    when it issues the op) and pays for the call. A message starts when both ends have entered its round. A rank ends a
+    round with the last message that it sends or receives. Ranks that do not run the op are always present."""
 
     def __init__(
         self, env: simpy.Environment, network: Network, rounds: Sequence[Messages], runs: NDArray[np.bool_], tag: Tag
@@ -32,13 +32,13 @@ class Rounds:
         self._latest = [[0] * len(runs) for _ in rounds]
 
     def join(self, rank: int) -> simpy.Event:
-        """A rank issues the op; the event fires when the rank has ended the last round."""
+        """Let a rank issue the op; return an event that fires when this rank has ended the last round."""
         done = self._done[rank] = self._env.event()
         self._enter(0, rank, int(self._env.now))
         return done
 
     def state(self, now: int) -> tuple[Any, ...]:
-        """All that the future depends on besides the messages under way, with times relative to ``now``."""
+        """Everything but the flowing messages that determines the future, with times relative to ``now``."""
         entered = self._ready != ABSENT
         opened, latest = np.array(self._open), np.array(self._latest)
         # a rank that was there before now is as good as one that is there now
@@ -47,7 +47,7 @@ class Rounds:
         return (entered.tobytes(), opened.tobytes(), *(column.tobytes() for column in times))
 
     def _enter(self, number: int, rank: int, at: int) -> None:
-        """A rank enters a round at an instant that is now, or later within the span of one batch of ends."""
+        """Let a rank enter a round, now or later within the span of one batch of ended messages."""
         messages = self._rounds[number]
         ready = at + int(messages.call_ps[rank])
         self._ready[number, rank] = self._latest[number][rank] = ready
@@ -90,7 +90,7 @@ class Rounds:
 
 
 class Collective:
-    """A call of a whole group, in which all members go on together: starts with the last, ends on all at once."""
+    """A call of a whole group that advances together: it starts with the last member and ends for all at once."""
 
     def __init__(self, env: simpy.Environment, network: Network, stream: Stream, members: int, tag: Tag) -> None:
         self._env, self._network = env, network
@@ -99,21 +99,21 @@ class Collective:
         self._done = env.event()
 
     def join(self, rank: int) -> simpy.Event:
-        """A rank issues the op; the event fires when the call ends."""
+        """Let a rank issue the op; return an event that fires when the call ends."""
         self._missing -= 1
         if self._missing == 0:
             start_stream(self._env, self._network, self._stream, self._tag, self._done)
         return self._done
 
     def state(self, now: int) -> tuple[Any, ...]:
-        """All that the future depends on besides the stream under way."""
+        """Everything but the stream in flight that determines the future."""
         return (self._missing,)
 
 
 def start_stream(
     env: simpy.Environment, network: Network, stream: Stream, tag: Tag, done: simpy.Event | None = None
 ) -> simpy.Event:
-    """Start a fluid; ``done`` (None: a new event) fires at its end."""
+    """Start a flow; ``done`` (None: a new event) fires when it ends."""
     ended = env.event() if done is None else done
     if stream.nbytes == 0.0:
         _fire(env, ended, int(env.now) + max(stream.latency_ps, stream.alone_ps))
@@ -126,6 +126,6 @@ def start_stream(
 
 
 def _fire(env: simpy.Environment, event: simpy.Event, at: int) -> None:
-    """Let an event happen at an instant (now, if that has passed)."""
+    """Schedule an event at an instant, or now if that instant has passed."""
     event._ok, event._value = True, None
     env.schedule(event, delay=max(at - int(env.now), 0))

@@ -1,8 +1,8 @@
-"""What every op sends: a pure function of program and activity, so the same bytes that the executor counts.
+"""Bytes that every op sends, computed from program and activity alone: the same bytes that the executor counts.
 
-A pairwise op sends rounds of messages between pairs of ranks, as the executor hands them to its library. An exchange is
-one round. With decided counts a header round goes ahead, unless masks have announced the counts. A fetch is counts,
-positions, rows, as often as its rounds say.
+A pairwise op sends rounds of messages between pairs of ranks, as the executor passes them to its library. An exchange
+is one round. If a decision sets its row counts, a header round precedes it, unless masks have announced the counts. A
+fetch sends counts, ids and rows, in as many rounds as it needs.
 """
 
 from collections import Counter
@@ -24,12 +24,12 @@ from simgnn.sim.engine.turn_sizes import Sizes, epoch_signature
 
 Floats = NDArray[np.float64]
 WORD_BYTES = 8
-"""Counts and positions travel as int64."""
+"""Bytes of one count or id, which travel as int64."""
 
 
 class Round(NamedTuple):
     """Messages of one call: int64 [n] sender, receiver, bytes (each pair at most once, none empty). ``control``: they
-    are control instead of payload. ``header``: they are the counts that go ahead of rows, which count as no message."""
+    are control data, not payload. ``header``: they are counts sent before rows, which do not count as messages."""
 
     source: IntArray
     target: IntArray
@@ -39,7 +39,7 @@ class Round(NamedTuple):
 
     @classmethod
     def of(cls, nbytes: IntArray, control: bool, header: bool = False) -> "Round":
-        """From the bytes of each (sender, receiver), [P, P]."""
+        """Build a round from the bytes of each (sender, receiver), [P, P]."""
         source, target = np.nonzero(nbytes)
         found = source.astype(np.int64), target.astype(np.int64), nbytes[source, target].astype(np.int64)
         return cls(*found, control, header)
@@ -49,7 +49,7 @@ def pairwise_rounds(compiled: CompiledOp, sizes: Sizes, turn: Turn) -> tuple[Rou
     """The rounds of an exchange, fetch or peer read in one turn. Empty: no rank has anything to send."""
     op = compiled.op
     if op.route is None or op.transfer is None:
-        raise ProgramError(f"op '{op.name}' of kind {op.kind} has no route or transfer, so nobody knows what it sends")
+        raise ProgramError(f"op '{op.name}' of kind {op.kind} has no route or no transfer; it needs both")
     transfer = op.transfer
     if transfer.decision is not None:
         matrix = sizes.pairs(transfer.decision, turn.epoch, turn.step, op.name).copy()
@@ -73,13 +73,13 @@ def pairwise_rounds(compiled: CompiledOp, sizes: Sizes, turn: Turn) -> tuple[Rou
 
 
 def _fetch_rounds(matrix: IntArray, row_bytes: int, limit: int, header: Round) -> tuple[Round, ...]:
-    """Counts, positions to the owners, rows back; cut into rounds of at most ``limit`` ids of a rank (0: one round)."""
+    """Rounds of a fetch: counts, ids to owners, rows back; at most ``limit`` ids of a rank a round (0: one round)."""
     wanted = matrix.sum(axis=0)
     count = max(1, -(-int(wanted.max(initial=0)) // limit)) if limit else 1
     rounds = [header] if limit else []
     sent = np.zeros_like(matrix)
     for number in range(1, count + 1):
-        # Ids of a rank lie with their owners in any order: each owner's share of a round is its share of all.
+        # Ids are in no order by owner: each owner's share of a round is its share of all.
         share = np.minimum(number * limit, wanted) / np.maximum(wanted, 1) if limit else np.ones(len(wanted))
         until = matrix if number == count else np.floor(matrix * share).astype(np.int64)
         rows, sent = until - sent, until
@@ -88,9 +88,9 @@ def _fetch_rounds(matrix: IntArray, row_bytes: int, limit: int, header: Round) -
 
 
 def handed_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
-    """Bytes of the tensor that each rank hands to a collective, int64 [P].
+    """Bytes of the tensor that each rank passes to a collective, int64 [P].
 
-    Of a broadcast only the root's count. Parts of an all-gather are padded to the longest of the team.
+    For a broadcast only the bytes of the root count. Parts of an all-gather are padded to the longest in the team.
     """
     op = compiled.op
     if op.transfer is None:
@@ -108,7 +108,7 @@ def handed_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
 @dataclass(frozen=True)
 class Sent:
     """Counts of one op in one turn. ``counts`` int64 [P, 4]: bytes sent, collective bytes, control bytes, messages (the
-    last columns of the trace). ``nbytes``, ``messages``: int64 [P, P], by (sender, receiver), headers left out."""
+    last columns of the trace). ``nbytes``, ``messages``: int64 [P, P], by (sender, receiver), without headers."""
 
     counts: IntArray
     nbytes: IntArray
@@ -116,7 +116,7 @@ class Sent:
 
 
 def sent_by(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> Sent:
-    """What an op sends in a turn in which it runs."""
+    """Count what an op sends in a turn in which it runs."""
     kind, ranks = compiled.op.kind, sizes.program.ranks
     counts = np.zeros((ranks, 4), dtype=np.int64)
     if kind in COLLECTIVE_KINDS:
@@ -138,13 +138,13 @@ def sent_by(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> Sent:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Payload of pairwise ops. ``epochs``: of each epoch, op id -> what it sends by step; equal ones share a value."""
+    """Payload of pairwise ops. ``epochs``: for each, op id -> what it sends by step; equal epochs share a value."""
 
     ranks: int
     epochs: tuple[Mapping[int, tuple[Sent, ...]], ...]
 
     def matrix(self, epoch: int, messages: bool = False) -> IntArray:
-        """Payload bytes (or messages) in one epoch, int64 [P, P]; control ops (masks, counts) are left out."""
+        """Payload bytes (or messages) in one epoch, int64 [P, P], without control ops (masks, counts)."""
         total = np.zeros((self.ranks, self.ranks), dtype=np.int64)
         for steps in self.epochs[epoch].values():
             for sent in steps:
@@ -153,14 +153,14 @@ class Traffic:
         return total
 
     def mean(self, epochs: range, messages: bool = False) -> Floats:
-        """The mean over several epochs of :meth:`matrix`, float64 [P, P]."""
+        """Mean of :meth:`matrix` over several epochs, float64 [P, P]."""
         times = Counter(id(self.epochs[epoch]) for epoch in epochs)
         one_of = {id(self.epochs[epoch]): epoch for epoch in epochs}
         total = sum((count * self.matrix(one_of[key], messages) for key, count in times.items()), np.int64(0))
         return np.asarray(total / len(epochs), np.float64)
 
     def table(self) -> pa.Table:
-        """The table ``traffic.parquet``: summed over the run's turns, sorted by (op, source, target)."""
+        """The table ``traffic.parquet``: sums over all turns of the run, sorted by (op, source, target)."""
         times = Counter(map(id, self.epochs))
         distinct = {id(epoch): epoch for epoch in self.epochs}
         totals: dict[int, IntArray] = {}
@@ -178,7 +178,7 @@ class Traffic:
 
 
 def count_traffic(compiled: Compiled, sizes: Sizes, epochs: int) -> Traffic:
-    """The traffic of a run's training turns."""
+    """Count the traffic of all training turns of a run."""
     program, calendar = compiled.program, compiled.program.calendar
     known: dict[tuple[str | bytes, ...], Mapping[int, tuple[Sent, ...]]] = {}
     found = []

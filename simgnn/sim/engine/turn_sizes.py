@@ -1,8 +1,8 @@
 """Sizes in one turn: constants and columns from the program, decisions from an activity.
 
-An activity maps the name of each decision (and guard) to int64 values: [P] or [P, epochs, steps], a number of each
-rank; [P, P] or [P, P, epochs, steps], a number of each (sender, receiver). A rank's number of the latter is the sum
-over receivers.
+An activity maps the name of each decision (and guard) to int64 values: [P] or [P, epochs, steps] with one value for
+each rank, or [P, P] or [P, P, epochs, steps] with one for each (sender, receiver). In the latter case the value of a
+rank is the sum over receivers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,13 +20,13 @@ Activity = Mapping[str, IntArray]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a program under an activity. ``asked_by`` names the op in errors."""
+    """Looks up sizes of a program under an activity. ``asked_by`` names the op in error messages."""
 
     program: Program
     activity: Activity = field(default_factory=dict)
 
     def per_rank(self, size: Size, epoch: int, step: int, asked_by: str) -> IntArray:
-        """A size on every rank in one turn, int64 [P]."""
+        """Value of a size on every rank in one turn, int64 [P]."""
         if not isinstance(size, Decision):
             return self.program.sizes.per_rank(size, epoch, max(step, 0))
         values = self.ranks_of(size.name, epoch, step, asked_by)
@@ -34,24 +34,24 @@ class Sizes:
         return values
 
     def at_most(self, size: Size, epoch: int, step: int, asked_by: str) -> IntArray:
-        """Like :meth:`per_rank`, but a decision that nobody has recorded counts as its bound."""
+        """Like :meth:`per_rank`, but a decision without a recorded value counts as its upper bound."""
         if isinstance(size, Decision) and size.name not in self.activity:
             size = size.bound
         return self.per_rank(size, epoch, step, asked_by)
 
     def pairs(self, decision: Decision, epoch: int, step: int, asked_by: str) -> IntArray:
-        """A decision of every (sender, receiver), int64 [P, P]."""
+        """Value of a decision for every (sender, receiver), int64 [P, P]."""
         values = self.recorded(decision.name, epoch, step, asked_by)
         if values.ndim != 2:
             raise BackendError(
-                f"decision '{decision.name}' of op '{asked_by}' needs a number of each rank pair, but the activity has "
-                f"one of each rank: record the activity again"
+                f"decision '{decision.name}' of op '{asked_by}' needs a value for each pair of ranks, but the activity "
+                f"has one for each rank. Record the activity again."
             )
         self._check(decision, values.sum(axis=1), epoch, step, asked_by)
         return values
 
     def runs_in(self, op: Op, epoch: int, step: int) -> IntArray:
-        """On which ranks the guard of an op lets it run in a turn, int64 [P]; zero: it does not run."""
+        """Value of the guard of an op on every rank in a turn, int64 [P]; on ranks with zero the op does not run."""
         if op.guard is None:
             return np.ones(self.program.ranks, dtype=np.int64)
         return self.ranks_of(op.guard.decision, epoch, step, op.name)
@@ -63,7 +63,7 @@ class Sizes:
         return self.are_static(op.sizes)
 
     def are_static(self, sizes: Iterable[Size]) -> bool:
-        """Whether all of some sizes are the same in every turn."""
+        """Whether all given sizes are the same in every turn."""
         return all(self._is_static(size) for size in sizes)
 
     def _is_static(self, size: Size) -> bool:
@@ -77,12 +77,12 @@ class Sizes:
         return values.sum(axis=1) if values.ndim == 2 else values
 
     def recorded(self, name: str, epoch: int, step: int, asked_by: str) -> IntArray:
-        """Values of a decision in one turn, [P] or [P, P]."""
+        """Recorded values of a decision in one turn, [P] or [P, P]."""
         if name not in self.activity:
             known = ", ".join(sorted(self.activity)) or "none"
             raise BackendError(
                 f"decision '{name}' of op '{asked_by}' depends on values that only training produces, and no activity "
-                f"has it (only: {known}); record one with `simgnn run EXPERIMENT --out DIR`, then use `--activity DIR`"
+                f"has it (only: {known}). Record one with `simgnn run EXPERIMENT --out DIR`, then use `--activity DIR`."
             )
         values = np.asarray(self.activity[name], dtype=np.int64)
         ranks = self.program.ranks
@@ -90,15 +90,15 @@ class Sizes:
         if values.ndim not in (1, 2, 3, 4) or values.shape[: 1 + pairwise] != (ranks,) * (1 + pairwise):
             raise BackendError(
                 f"activity of decision '{name}': got shape {list(values.shape)}, expected [P], [P, P], "
-                f"[P, epochs, steps] or [P, P, epochs, steps] with P = {ranks}; it belongs to another partition"
+                f"[P, epochs, steps] or [P, P, epochs, steps] with P = {ranks}. It was recorded on another partition."
             )
         if values.ndim < 3:
             return values
         recorded = values.shape[-2]
         if epoch >= recorded:
             raise BackendError(
-                f"activity of decision '{name}' ends after {recorded} epochs, before epoch {epoch + 1}; simulate fewer "
-                f"epochs (train.epochs) or record a longer run"
+                f"activity of decision '{name}' has only {recorded} epochs, but epoch {epoch + 1} needs it. Simulate "
+                f"fewer epochs (train.epochs) or record a longer run."
             )
         return np.asarray(values[..., epoch, max(step, 0)])
 
@@ -107,12 +107,12 @@ class Sizes:
         for rank in np.flatnonzero((values > bound) | (values < 0)).tolist():
             raise BackendError(
                 f"decision '{decision.name}' of op '{asked_by}' is {values[rank]} on rank {rank} in the activity, "
-                f"expected between 0 and its bound {bound[rank]}: it was recorded for another experiment or partition"
+                f"expected 0 to {bound[rank]} (its bound). It was recorded for another experiment or partition."
             )
 
 
 def epoch_signature(program: Program, activity: Activity, epoch: int) -> tuple[str | bytes, ...]:
-    """What decides an epoch besides the state that it starts in: its templates, and the sizes that vary by epoch."""
+    """What determines an epoch besides its starting state: its templates, and the sizes that vary by epoch."""
     calendar = program.calendar
     parts: list[str | bytes] = [calendar.template(epoch, step) for step in range(calendar.steps)]
     varying = [column for _, column in sorted(program.sizes.columns.items()) if column.ndim == 3]

@@ -1,7 +1,7 @@
-"""The flows of the network as columns, the paths that they take, and which class of flows crosses which link.
+"""Flows of the network as columns, the paths that they take, and which class of flows crosses which link.
 
-A class that joins is put where it belongs, so a join costs as much as the class has links, not as much as there are
-classes. Each link has some room; when one is full, :func:`build` lays everything out anew without what has ended.
+A class that joins is inserted in order, so that a join costs as much as the class has links, not as much as there are
+classes. Each link has some spare room; when a link is full, :func:`build` builds everything anew without ended classes.
 """
 
 from collections.abc import Mapping
@@ -15,17 +15,18 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 LINKS = 4
-"""Room for this many links of each class that may still join."""
+"""Number of links for which each class that may still join has room."""
 
 FITS, LINK_FULL, FULL = 0, 1, 2
 
 
 class Crossings(NamedTuple):
-    """``first`` [classes + 1], ``link``, ``take``: links of each class and what one unit of its rate takes of them.
+    """``first`` [classes + 1], ``link``, ``take``: links of each class, and how much of each one unit of its rate
+    takes.
 
-    ``begin`` [links + 1], ``length`` [links], ``crossing``: the classes of each link (ended ones too), by cap and join.
-    ``root`` [links]: the lowest link of each link's component; two components may be one that has fallen apart.
-    ``load`` and ``rising`` [links]: sum of ``take`` and number of the classes that have not ended.
+    ``begin`` [links + 1], ``length`` [links], ``crossing``: classes of each link (ended ones too), by cap and join.
+    ``root`` [links]: lowest link of each link's component; a component may have fallen apart. ``load``, ``rising``
+    [links]: sum of ``take`` and number of the classes that have not ended.
     """
 
     first: Ints
@@ -51,9 +52,9 @@ class Paths(NamedTuple):
 def build(
     path: Ints, weight: Floats, cap: Floats, used: int, count: int, room: int, spare: int, paths: Paths, links: int
 ) -> Crossings:
-    """The crossings of the first ``used`` classes, sorted by cap, with room for ``room`` classes in all.
+    """Build the crossings of the first ``used`` classes, sorted by cap, with room for ``room`` classes in all.
 
-    A link has room for twice those of the first ``count`` classes that cross it, and ``spare`` more.
+    Each link has room for twice as many classes as cross it among the first ``count``, and ``spare`` more.
     """
     length = np.zeros(links, dtype=np.int64)
     total = 0
@@ -82,7 +83,7 @@ def build(
 
 @nb.njit(cache=True)
 def fits(path: Ints, used: int, count: int, paths: Paths, crossings: Crossings) -> int:
-    """Whether there is room for the classes ``used`` to ``count`` - 1: FITS, LINK_FULL or FULL."""
+    """Check whether there is room for the classes ``used`` to ``count`` - 1; return FITS, LINK_FULL or FULL."""
     more = np.zeros(crossings.length.size, dtype=np.int64)
     total = crossings.first[used]
     for k in range(used, count):
@@ -97,7 +98,7 @@ def fits(path: Ints, used: int, count: int, paths: Paths, crossings: Crossings) 
 
 @nb.njit(cache=True)
 def insert(path: Ints, weight: Floats, cap: Floats, used: int, count: int, paths: Paths, crossings: Crossings) -> None:
-    """Add the classes ``used`` to ``count`` - 1, for which there is room."""
+    """Add the classes ``used`` to ``count`` - 1. There must be room for them."""
     first, link, take, begin, length, crossing, root, load, rising = crossings
     for k in range(used, count):
         at = first[k]
@@ -130,9 +131,9 @@ def join(
     order: Ints, used: int, count: int, dirty: Bools, path: Ints, weight: Floats, cap: Floats, paths: Paths,
     crossings: Crossings,
 ) -> Ints:  # fmt: skip
-    """Add the classes ``used`` to ``count`` - 1, for which there is room, and mark their components dirty.
+    """Add the classes ``used`` to ``count`` - 1 and mark their components dirty. There must be room for them.
 
-    Returns ``order`` with them merged in: classes by cap, equal ones as they joined.
+    Returns ``order`` with the new classes merged in: sorted by cap, equal ones in the order in which they joined.
     """
     insert(path, weight, cap, used, count, paths, crossings)
     for i in range(dirty.size):
@@ -176,7 +177,7 @@ def sort_by(classes: Ints, value: Floats | Ints) -> None:
 
 @nb.njit(cache=True)
 def remove(classes: Ints, order: Ints, ended: Bools, dirty: Bools, crossings: Crossings) -> Ints:
-    """Mark classes as ended and their components as dirty, take their load off their links; ``order`` without them."""
+    """Mark classes as ended and their components as dirty, and free their links. Returns ``order`` without them."""
     first, link, take = crossings.first, crossings.link, crossings.take
     for k in classes:
         ended[k] = True
@@ -194,11 +195,11 @@ def remove(classes: Ints, order: Ints, ended: Bools, dirty: Bools, crossings: Cr
 
 
 class Flows(NamedTuple):
-    """The columns of a :class:`FlowTable`, one row a class: ``weight`` flows of one path, one cap (bytes/s) and one
+    """The columns of a :class:`FlowTable`, one row for each class: ``weight`` flows with one path, cap (bytes/s) and
     remaining size (bytes).
 
-    ``remaining`` holds at ``since`` (ticks); ``born`` is when the class began to share, ``end`` when it will have moved
-    its bytes at its present ``rate``. ``owner``, ``low``, ``high``: flows low..high of that message batch.
+    ``remaining``: bytes at ``since`` (ticks); ``born``: when the class began to share; ``end``: when it ends at its
+    current ``rate`` (bytes/s). ``owner``, ``low``, ``high``: its flows are low..high of that message batch.
     """
 
     path: Ints
@@ -216,7 +217,7 @@ class Flows(NamedTuple):
 
 
 class PathTable:
-    """Paths over links, each kept once, with how much of each link one unit of a flow's rate takes."""
+    """Paths over links, each stored once, with how much of each link one unit of a flow's rate takes."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[int, float], ...], int] = {}
@@ -224,7 +225,7 @@ class PathTable:
         self._arrays = Paths(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
 
     def intern(self, shares: Mapping[int, float]) -> int:
-        """Number of the path that takes ``shares`` of links (link -> share)."""
+        """Return the number of the path that takes ``shares`` of links (link -> share); add the path if it is new."""
         row = tuple(sorted(shares.items()))
         if row not in self._known:
             self._known[row] = len(self._arrays.pointer) - 1 + len(self._fresh)
@@ -232,7 +233,7 @@ class PathTable:
         return self._known[row]
 
     def extend(self, paths: Paths) -> int:
-        """Add paths that are not looked for among those that are there; number of the first."""
+        """Add paths without a search for equal ones; return the number of the first."""
         pointer, link, share = self.build()
         self._arrays = Paths(
             np.concatenate((pointer, pointer[-1] + paths.pointer[1:])),
@@ -242,13 +243,13 @@ class PathTable:
         return len(pointer) - 1
 
     def crossed(self, path: int) -> tuple[tuple[int, float], ...]:
-        """Links of a path, each with what one unit of a flow's rate takes of it."""
+        """Links of a path, each with how much of it one unit of a flow's rate takes."""
         pointer, link, share = self.build()
         part = slice(pointer[path], pointer[path + 1])
         return tuple(zip(link[part].tolist(), share[part].tolist(), strict=True))
 
     def build(self) -> Paths:
-        """The paths seen so far."""
+        """Return all paths added so far, in CSR form."""
         fresh, self._fresh = self._fresh, []
         if fresh:
             lengths = np.array([len(row) for row in fresh], dtype=np.int64)
@@ -259,13 +260,13 @@ class PathTable:
 
 
 ROOM = 64
-"""Room for so many classes more than twice those that flow, and for so many of each link."""
+"""Number of spare rows beyond twice the flowing classes, and of spare places for each link."""
 MOST_SPARE = 4096
 
 
 class FlowTable:
-    """Classes of flows. A class keeps its row until the table is laid out anew, when there is no room for those that
-    join. ``order``: the rows of classes that flow, sorted by cap, equal ones as they joined."""
+    """Classes of flows, one row each. A class keeps its row until the table is rebuilt because there is no room for new
+    classes. ``order``: rows of the flowing classes, sorted by cap, equal ones in the order in which they joined."""
 
     crossings: Crossings
 
@@ -281,7 +282,7 @@ class FlowTable:
         self._lay_out(0)
 
     def join(self, now: int, path: Ints, weight: Floats, cap: Floats, size: Floats, owner: int, low: Ints) -> None:
-        """Append classes that begin to share now (``low``: one entry more than classes); :meth:`settle` must follow."""
+        """Append classes that begin to share now (``low``: one entry more). Call :meth:`settle` afterwards."""
         count = len(path)
         if self._count + count > len(self.columns.path):
             self._enter()
@@ -293,11 +294,11 @@ class FlowTable:
         self._count += count
 
     def leave(self, classes: Ints) -> None:
-        """Classes have ended."""
+        """Remove classes that have ended."""
         self.order = remove(classes, self.order, self.columns.ended, self._dirty, self.crossings)
 
     def settle(self) -> Bools:
-        """Let joined classes in; returns the components that they and those that have ended change, bool [links]."""
+        """Admit the joined classes; return the links whose components joined or ended classes change, bool [links]."""
         self._enter()
         dirty, self._dirty = self._dirty, np.zeros(self._links, dtype=np.bool_)
         return dirty
@@ -316,7 +317,7 @@ class FlowTable:
         self._used = self._count
 
     def _lay_out(self, more: int) -> None:
-        """Give what flows, and joins, rows without gaps; room for ``more``, and as many again."""
+        """Rebuild the table without gaps, with room for ``more`` new classes and as many again."""
         joining = np.arange(self._used, self._count)
         rows = np.concatenate((self.order, joining))
         room = 2 * (len(rows) + more) + ROOM

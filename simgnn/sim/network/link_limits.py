@@ -1,19 +1,19 @@
-"""What links do to flows besides sharing: token buckets let bursts through, loaded links keep messages waiting.
+"""Effects of links besides fair sharing: token buckets let bursts through, and loaded links make messages queue.
 
-A token bucket (as Linux's ``tc tbf`` has) fills with the link's rate while nothing flows, up to its burst. A message
-that begins takes out what it finds, and crosses the link as if it were smaller by that much: alone it then takes
+A token bucket (as in Linux's ``tc tbf``) fills with the link's rate while nothing flows, up to its burst. A message
+that begins takes the tokens that are there and crosses the link as if it were smaller by that much. Alone it takes
 exactly max(bytes / other limits, (bytes - tokens) / rate), the closed form for a bucket that is emptied at full speed.
 Messages that begin together share the tokens by size. Not modelled: a bucket that fills slowly while flows use less
 than the link's rate.
 
-A loaded link is a queue: what arrives at it waits behind the bytes that the senders of other messages have put in front
-of it, as many as was measured for their number (:class:`simgnn.hardware.profile.communication.Load`), or all that they
-have left. Fair sharing lets a message of S bytes wait for S of each of n others; so a message of at least the queue's
-part of each (Q(n) / n) waits no longer than by sharing, and a smaller one waits longer by (Q(n) - n S) / rate: (n S + Q
-- n S + S) / rate in all, which is the queue and itself.
+A loaded link is a queue: a message that arrives waits behind the bytes that senders of other messages have queued: as
+many as were measured for their number (:class:`simgnn.hardware.profile.communication.Load`), or all their remaining
+bytes. Under fair sharing a message of S bytes waits for S bytes of each of n others. So a message of at least Q(n) / n
+bytes, where Q(n) is the queue, waits no longer than under sharing. A smaller one waits longer by (Q(n) - n S) / rate.
+In all it takes (n S + Q - n S + S) / rate: the time of the queue and of itself.
 
-Bytes that cross a loaded link take time of a core at both of its ends, away from the work there: the cores of a host
-have that much less to give while they flow (:meth:`simgnn.sim.shared_processors.HostCores.take`).
+Bytes that cross a loaded link take time of a core at both ends of the link, so work gets that much less of the cores of
+these hosts while the bytes flow (:meth:`simgnn.sim.shared_processors.HostCores.take`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -27,12 +27,12 @@ from simgnn.sim.network.flow_table import Floats, FlowTable, Ints
 from simgnn.sim.shared_processors import HostCores
 
 Crossed = tuple[tuple[int, float], ...]
-"""Links of a path, each with its share: what a unit of a flow's rate takes of it."""
+"""Links of a path, each with its share: how much of the link one unit of a flow's rate takes."""
 
 
 class Buckets:
-    """Buckets of all links that have a burst. ``burst`` float64 [links] in bytes (0: none), ``capacity`` in bytes/s;
-    ``crossed``: the links of a path by its number. Instants are ticks."""
+    """Token buckets of all links that have a burst. ``burst`` float64 [links] in bytes (0: none), ``capacity`` in
+    bytes/s; ``crossed``: returns the links of a path, by its number. Instants are ticks."""
 
     def __init__(self, burst: Floats, capacity: Floats, crossed: Callable[[int], Crossed]) -> None:
         self._burst = burst
@@ -44,7 +44,7 @@ class Buckets:
         self._idle_since = np.zeros(len(burst), dtype=np.int64)
 
     def admit(self, now: int, path: Ints, weight: Floats, cap: Floats, size: Floats) -> Floats:
-        """Sizes of classes of flows that begin now, less what passes at once."""
+        """Take tokens for classes of flows that begin now; return the sizes without the bytes that pass at once."""
         # bytes of each flow that may pass at once: even so it is no faster than its cap
         useful = [
             [(i, share, float(size[k] * max(1.0 - self._rate[i] / (share * cap[k]), 0.0))) for i, share in limited]
@@ -68,14 +68,14 @@ class Buckets:
         return lessened
 
     def leave(self, path: Ints, end: Ints) -> None:
-        """Classes of flows have ended, each at its instant; a link that nothing crosses any more begins to fill."""
+        """Remove classes of flows that ended at instants ``end``. Links that nothing crosses any more begin to fill."""
         for number, at in zip(path.tolist(), end.tolist(), strict=True):
             for link, _ in self._limited(number):
                 self._open[link] -= 1
                 self._idle_since[link] = max(self._idle_since[link], at)
 
     def state(self, now: int) -> tuple[Any, ...]:
-        """All that the future depends on: the tokens as they are now, and how many classes cross each link."""
+        """Everything that determines the future: the current tokens, and the number of classes that cross each link."""
         idle = np.where(self._open == 0, np.maximum(now - self._idle_since, 0), 0)
         return np.minimum(self._tokens + self._rate * (idle / PICOSECONDS), self._burst).tobytes(), self._open.tobytes()
 
@@ -93,13 +93,13 @@ class Buckets:
 
 
 class Loads:
-    """Loaded links among those of a network. ``cores``: of the ranks that share some; ``capacity`` float64 [links]."""
+    """The loaded links of a network. ``cores``: shared cores, by rank; ``capacity`` float64 [links] in bytes/s."""
 
     def __init__(self, machine: Machine, cores: Mapping[int, HostCores], capacity: Floats, flows: FlowTable) -> None:
         self._loads = {link: one.load for link, one in enumerate(machine.links) if one.load is not None}
         self._capacity, self._flows = capacity, flows
         self.back: dict[int, int] = {}
-        """Path -> the one the other way."""
+        """Path -> path in the opposite direction."""
         self._shares: dict[int, dict[int, float]] = {}
         hosts = machine.hosts
         here = {hosts[rank]: shared for rank, shared in cores.items() if machine.cores(hosts[rank]) is not None}
@@ -110,19 +110,19 @@ class Loads:
         self._cores = tuple(dict.fromkeys(shared for _, _, each in self._taking for shared in each))
 
     def crossed(self, path: int) -> dict[int, float]:
-        """Loaded links of a path, and how much of each one unit of a flow's rate takes."""
+        """Loaded links of a path, each with how much of it one unit of a flow's rate takes."""
         if path not in self._shares:
             crossed = self._flows.paths.crossed(path)
             self._shares[path] = {link: share for link, share in crossed if link in self._loads}
         return self._shares[path]
 
     def waits_ps(self, now: int, path: Ints, unit: Floats, own: Collection[int] = (), asked: bool = False) -> Ints:
-        """How much longer than by fair sharing messages wait that begin now, int64 [classes] in ticks: ``unit`` float64
-        [classes] are the bytes that each hands over at once. Those of ``own`` owners share with them from the start;
-        ``asked``: the receivers say first that they are there, a few bytes the other way."""
+        """Extra wait compared with fair sharing for messages that begin now, int64 [classes] in ticks. ``unit`` float64
+        [classes]: bytes that each sends at once. Messages of the owners ``own`` share with them from the start.
+        ``asked``: the receivers first announce themselves with a few bytes the other way."""
         waits = self._behind(now, path, unit, own)
         if asked:
-            # bundles of messages have no way back of their own: theirs is taken to be as full
+            # bundles have no recorded way back: assume that it is as full as the way there
             back = np.array([self.back.get(number, number) for number in path.tolist()], dtype=np.int64)
             waits += self._behind(now, back, np.zeros(len(back)), own)
         return waits
@@ -140,7 +140,7 @@ class Loads:
         return waits
 
     def share(self, now: int) -> None:
-        """From ``now`` on take from the cores at the ends of links what the bytes that flow cost them."""
+        """Reserve, from ``now`` on, the core time that flowing bytes cost at the ends of their links."""
         taken = dict.fromkeys(self._cores, 0.0)
         for link, processor, ends in self._taking:
             flows, rows = self._flows.columns, self._on(link)
@@ -151,7 +151,7 @@ class Loads:
             cores.take(amount, now)
 
     def _before(self, link: int, now: int, own: Collection[int]) -> tuple[float, float]:
-        """How many messages of others flow over a link, and the bytes that they have left."""
+        """Number of messages of other owners that flow over a link, and their remaining bytes."""
         flows, rows = self._flows.columns, self._on(link)
         rows = rows[[owner not in own for owner in flows.owner[rows].tolist()]] if own else rows
         passed = np.maximum(flows.rate[rows], 0.0) * np.maximum(now - flows.since[rows], 0) / PICOSECONDS
@@ -173,7 +173,7 @@ class Loads:
 
 
 def burdened_hosts(machine: Machine) -> dict[int, tuple[int, ...]]:
-    """Links that take processor time, and the numbers of the hosts at their ends."""
+    """Links whose bytes take processor time, each with the numbers of the hosts at its ends."""
     number = {name: host for host, (name, _) in enumerate(machine.profile.topology.host_names())}
     found: dict[int, set[int]] = {}
     for one, other, edge in machine.network.graph.edges(data=True):

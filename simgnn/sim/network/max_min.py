@@ -1,11 +1,11 @@
-"""Max-min fair rates on shared links, at flow level: progressive filling over the part of the network that changed.
+"""Max-min fair rates of flows on shared links, by progressive filling of the part of the network that changed.
 
-All rates rise together; a class of flows stops rising when it reaches its own cap or when a link that it crosses is
-full. A flow may take more or less of a link than its nominal rate (its ``share``), which is how a collective occupies
+All rates rise together. A class of flows stops rising when it reaches its own cap or when a link that it crosses is
+full. A flow may take more or less of a link than its nominal rate (its ``share``); this is how a collective occupies
 the links of its ring. Source of the method: Bertsekas and Gallager, Data Networks, section 6.5.2; caps and shares are
-ours. The tightest link is found with a heap whose keys are brought up to date when they come to the top: what a link
-can give to each class that still rises only grows while others freeze. ``order`` lists the classes that have not ended,
-sorted by cap and join.
+added here. The tightest link is found with a heap whose keys are updated when they come to the top: what a link can
+give to each class that still rises only grows while others freeze. ``order`` lists the classes that have not ended,
+sorted by cap, then by join.
 """
 
 import numba as nb
@@ -20,7 +20,7 @@ LATEST = float(FOREVER_PS)
 
 @nb.njit(cache=True)
 def _sink(key: Floats, who: Ints, size: int, place: int) -> None:
-    """Let an entry of a heap of (key, link) sink to where it belongs."""
+    """Move an entry of a heap of (key, link) down to its place."""
     value, link = key[place], who[place]
     while True:
         child = 2 * place + 1
@@ -40,9 +40,9 @@ def _sink(key: Floats, who: Ints, size: int, place: int) -> None:
 def fill(
     order: Ints, ended: Bools, dirty: Bools, cap: Floats, capacity: Floats, reach: Floats, crossings: Crossings
 ) -> Floats:
-    """Max-min fair rate of the classes whose component is dirty, float64 [room]; -1 for all others.
+    """Compute the max-min fair rate of the classes whose component is dirty, float64 [room]; -1 for all others.
 
-    ``reach`` [links] of those components is brought up to date: the most that one more flow could get of each link.
+    Updates ``reach`` [links] of those components: the highest rate that one more flow could get on each link.
     """
     first, link, take, begin, length, crossing, root, full_load, full_rising = crossings
     left = capacity.copy()
@@ -121,9 +121,9 @@ def share_out(
 ) -> int:
     """Give every class in a dirty component its new rate and end, in place.
 
-    What a class has moved is carried from the exact elapsed ticks, and only when its rate changes; its first rate
-    counts from the instant at which it joined, which may lie a little before ``now``. Returns a class that would not
-    end before the clock does, or -1.
+    The bytes that a class has moved are computed from the exact elapsed ticks, and only when its rate changes; its
+    first rate counts from the instant at which it joined, which may be a little before ``now``. Returns a class that
+    would not end before the end of the clock, or -1.
     """
     rate, remaining, since, end = flows.rate, flows.remaining, flows.since, flows.end
     fresh = fill(order, flows.ended, dirty, flows.cap, capacity, reach, crossings)
@@ -146,9 +146,9 @@ def share_out(
 
 @nb.njit(cache=True)
 def smallest(values: Ints, rank: int) -> int:
-    """The value that would stand at ``rank`` if ``values`` were sorted; reorders them. Hoare's selection.
+    """Return the value at position ``rank`` of the sorted ``values``, with Hoare's selection; reorders ``values``.
 
-    np.partition would do, but takes Numba eight seconds to compile on a fresh machine, this a fraction of one.
+    Numba takes eight seconds to compile np.partition on a fresh machine, and a fraction of a second for this.
     """
     low, high = 0, values.size - 1
     while low < high:
@@ -174,11 +174,11 @@ def smallest(values: Ints, rank: int) -> int:
 
 @nb.njit(cache=True)
 def next_batch(order: Ints, flows: Flows, window: float, part: float) -> tuple[int, Ints, int]:
-    """The classes to end together: (first end, classes, instant at which their rate is given to others).
+    """Find the classes that end together: (first end, classes, instant at which their rate is released to others).
 
-    The batch reaches from the first end over ``window`` times the mean age of the classes that flow, and holds no more
-    than ``part`` of them, or one. The instant is the mean of the ends, weighted by rate, so that what is
-    given away too late and too early cancels.
+    The batch spans ``window`` times the mean age of the flowing classes from the first end on, and holds at most the
+    share ``part`` of them, or one class. The instant is the mean of the ends, weighted by rate, so that rate released
+    too late and rate released too early cancel.
     """
     end, born, weight, rate = flows.end, flows.born, flows.weight, flows.rate
     first = np.int64(FOREVER_PS)
@@ -216,10 +216,10 @@ def solve(
     now: int, order: Ints, flows: Flows, capacity: Floats, dirty: Bools, reach: Floats, crossings: Crossings,
     window: float, part: float,
 ) -> tuple[int, int, Ints, Ints, int]:  # fmt: skip
-    """Share again (:func:`share_out`) and find what ends next (:func:`next_batch`), in one call.
+    """Update rates (:func:`share_out`) and find the classes that end next (:func:`next_batch`), in one call.
 
-    Returns a class that would not end before the clock does, or -1; the first end; the classes of the next batch, by
-    end; [owner, low, high, end] of each of these; and the instant at which their rates are given to others.
+    Returns a class that would not end before the end of the clock, or -1; the first end; the classes of the next batch,
+    by end; [owner, low, high, end] of each of these; and the instant at which their rates are released to others.
     """
     found: tuple[int, int, Ints, Ints, int]
     found = _solve(now, order, *flows, capacity, dirty, reach, tuple(crossings), window, part)
@@ -246,7 +246,7 @@ def _solve(
 
 @nb.njit(cache=True)
 def patience(path: Ints, cap: Floats, size: Floats, paths: Paths, reach: Floats, window: float) -> int:
-    """Ticks that classes may wait to join: ``window`` times the least time that one of them could take now."""
+    """Ticks that new classes may wait to join: ``window`` times the shortest time that one of them could take now."""
     shortest = LATEST * TICK_S
     for c in range(path.size):
         rate = cap[c]

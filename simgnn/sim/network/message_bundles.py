@@ -1,11 +1,11 @@
-"""Messages of dense rounds, bundled: what a rank exchanges with all ranks of one host flows as one.
+"""Bundles of messages in dense rounds: messages between one rank and all ranks of one host are simulated as one.
 
-Where every rank talks to every other, a round of P ranks has P (P - 1) messages, each a flow of its own. In a bundle
-the messages between one rank and the ranks of one host that start at one instant have the mean of their sizes and
-caps, take an even share of each link that any message between this rank and that host takes, and end together. So
-bytes are kept by rank, by host and by link between hosts; what is lost is which of a bundle's messages ends first and
-how unevenly a host's own ranks share its bytes. The rank of a bundle is the one that came last, as a message starts
-with the later of its two ends.
+Where every rank sends to every other, a round of P ranks has P (P - 1) messages, each with its own flow. A bundle joins
+the messages between one rank and the ranks of one host that start at one instant. They have the mean of their sizes and
+caps, take an even share of each link that any message between this rank and that host crosses, and end together. So
+bytes by rank, by host and by link between hosts are exact; lost are the order in which messages of a bundle end, and
+how unevenly the ranks of a host share its bytes. The rank of a bundle is the one that came last, as a message starts
+when the later of its two ends is ready.
 """
 
 from typing import NamedTuple
@@ -17,12 +17,12 @@ from simgnn.hardware.price.messages import end_pairs
 from simgnn.sim.network.flow_table import Floats, Ints, Paths
 
 BUNDLED_ABOVE = 65_536
-"""Rounds of more messages than this (256 ranks that all talk to one another) are bundled."""
+"""Rounds with more messages than this (256 ranks that all send to one another) are simulated in bundles."""
 
 
 class BundlePaths(NamedTuple):
-    """Paths of bundles, and of each message of a round the path of its bundle when its sender comes last (``sent``)
-    and when its receiver does (``received``), counted from the first of ``paths``."""
+    """Paths of bundles. For each message of a round: the path of its bundle if its sender comes last (``sent``) and if
+    its receiver does (``received``), as a position in ``paths``."""
 
     paths: Paths
     sent: Ints
@@ -30,7 +30,7 @@ class BundlePaths(NamedTuple):
 
 
 def bundle_paths(machine: Machine, source: Ints, target: Ints, backend: str) -> BundlePaths:
-    """Message k of a round goes from rank ``source[k]`` to rank ``target[k]``."""
+    """Compute the paths of the bundles of a round, whose message k goes from ``source[k]`` to ``target[k]``."""
     host = np.array(machine.hosts, dtype=np.int64)
     message, link = _crossed(machine, source, target, backend)
     hosts, links = int(host.max()) + 1, len(machine.links) + 1
@@ -48,7 +48,7 @@ def bundle_paths(machine: Machine, source: Ints, target: Ints, backend: str) -> 
 
 
 def even_out(starts: Ints, bundles: Ints, values: Floats) -> Floats:
-    """The mean of the values of messages that start at one instant in one bundle, for each of them."""
+    """Replace the value of each message by the mean over the messages of its bundle that start at the same instant."""
     order = np.lexsort((bundles, starts))
     fresh = np.ones(len(order), dtype=np.bool_)
     fresh[1:] = (np.diff(starts[order]) != 0) | (np.diff(bundles[order]) != 0)
@@ -60,7 +60,8 @@ def even_out(starts: Ints, bundles: Ints, values: Floats) -> Floats:
 
 
 def _crossed(machine: Machine, source: Ints, target: Ints, backend: str) -> tuple[Ints, Ints]:
-    """(message, link that it crosses) of all messages; without any, the link after the last, which never fills."""
+    """All pairs (message, link that it crosses). Messages without links cross the extra last link, which never
+    fills."""
     which, routes = end_pairs(machine, source, target, backend)
     lengths = np.array([len(route.links) for route in routes], dtype=np.int64)
     flat = np.array([link for route in routes for link in route.links], dtype=np.int64)

@@ -1,15 +1,15 @@
-"""The network: one SimPy process that owns all links, which flows share max-min fairly.
+"""The network: one SimPy process that owns all links, on which flows share bandwidth max-min fairly.
 
-A message pays its latency first and then becomes a fluid flow over the links of its path, never faster than its cap.
-Flows of one path, cap and size that begin together are one class. Rates are solved again only for the part of the
-network that a change reaches (:mod:`simgnn.sim.network.max_min`).
+A message first waits for its latency and then becomes a fluid flow over the links of its path, never faster than its
+cap. Flows with equal path, cap and size that begin together form one class. Rates are solved again only for the part of
+the network that a change affects (:mod:`simgnn.sim.network.max_min`).
 
-What happens close together is batched, so that rates are solved again once for all of it. Of ends: each flow of a
-batch ends at exactly its own predicted instant, and the rates of all of them are given away at their mean end; a batch
-spans at most ``window`` times the mean age of the flows. Of beginnings: each flow moves bytes from exactly its own
-instant on, at the rate that it is given with the batch, which waits for at most ``window`` of the time that its
-quickest flow takes. A batch holds at most ``PART`` of the classes under way, so that few flows are exact. The error
-against exact events (``window = 0``) depends on no unit of time or size.
+Events that happen close together are batched, so that rates are solved once for all of them. Ends: each flow of a batch
+ends at exactly its own predicted instant, and the rates of all of them are released at their mean end; a batch spans at
+most ``window`` times the mean age of the flows. Beginnings: each flow moves bytes from exactly its own instant on, at
+the rate that it gets with the batch, which waits for at most ``window`` of the time that its fastest flow takes. A
+batch holds at most ``PART`` of the flowing classes, so that few flows are exact. The error against exact events
+(``window = 0``) does not depend on the units of time or size.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -32,26 +32,26 @@ WINDOW = 0.03
 """Default span of a batch of ends, relative to the mean age of the flows, and of a batch of beginnings, relative to the
 time that they take; the error is bounded by a test (< 1 %)."""
 FASTEST_BYTES_PER_S = 1e24
-"""Stands in for "no cap": a terabyte takes one tick of the clock."""
+"""Rate that stands for "no cap": a terabyte takes one tick of the clock."""
 PART = 0.02
-"""A batch holds at most this share of the classes under way, or one: the last flows of an exchange are exact."""
+"""Largest share of the flowing classes in a batch (or one class), so that the last flows of an exchange are exact."""
 LATE = simpy.events.EventPriority(2)
-"""Priority of events that must see everything else that happens at their instant, flows apart."""
+"""Priority of events that must come after everything else at their instant, except flows."""
 CALL = 3
-"""So much of a tag tells a call: its turn, its op, its team."""
+"""Number of leading entries of a tag that identify a call: its turn, op and team."""
 BOUNDARY = simpy.events.EventPriority(3)
-"""Priority of events that must see the flows too."""
+"""Priority of events that must come after everything else at their instant, including flows."""
 Tag = tuple[int, ...]
-"""Names a batch of messages: the number of its turn first, then what tells it from others of that turn."""
+"""Name of a batch of messages: its turn number first, then what identifies the batch within that turn."""
 OnEnd = Callable[[list[int], int], None]
-"""Called with the labels of flows that end together, and their end in ticks (now or a little later)."""
+"""Callback for flows that end together: gets their labels, and their end in ticks (now or a little later)."""
 
 
 class Batch(NamedTuple):
-    """Messages that wait out one latency: classes sorted, ``labels[low[c]:low[c + 1]]`` those of class c.
+    """Messages with the same latency: classes in sorted order, where ``labels[low[c]:low[c + 1]]`` belong to class c.
 
-    ``unit`` float64 [classes]: bytes that each message hands over at once; None: none of them waits behind others.
-    ``asked``: the receivers first say that they are there.
+    ``unit`` float64 [classes]: bytes that each message sends at once; None: no message queues behind others. ``asked``:
+    the receivers first announce themselves.
     """
 
     path: Ints
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
     asked: bool = False
 
     def part(self, classes: Ints) -> "Batch":
-        """Some of its classes, which have waited behind others and do so no more."""
+        """Return some of its classes, which have queued behind other messages and do not queue again."""
         labels = [label for c in classes.tolist() for label in self.labels[self.low[c] : self.low[c + 1]]]
         low = np.append(0, np.cumsum(np.diff(self.low)[classes]))
         weight, cap, size = (column[classes] for column in (self.weight, self.cap, self.size))
@@ -77,14 +77,14 @@ class Network:
     """All links and everything that flows on them.
 
     ``capacity`` float64 [links] in bytes/s and ``names`` describe the links; ``burst`` float64 [links]: bytes that each
-    lets through at once after a pause (:class:`Buckets`; 0: none). Flows are submitted with :meth:`send`.
+    link lets through at once after a pause (:class:`Buckets`; 0: none). Submit flows with :meth:`send`.
     """
 
     def __init__(
         self, env: simpy.Environment, capacity: Floats, names: Sequence[str], burst: Floats, window: float = WINDOW
     ) -> None:
         self._env = env
-        # The last link is no link: it never fills, and carries messages that cross none.
+        # The last link is a dummy for messages that cross no link: it never fills.
         self._capacity = np.append(np.asarray(capacity, dtype=np.float64), np.inf)
         self._names = (*names,)
         self._window = window
@@ -107,21 +107,21 @@ class Network:
         env.process(self._run())
 
     def bear(self, machine: Machine, cores: Mapping[int, HostCores]) -> None:
-        """From now on messages that fill links keep others waiting and take processor time (:class:`Loads`)."""
+        """Simulate loaded links: messages that fill them delay others and take processor time (:class:`Loads`)."""
         self._loads = Loads(machine, cores, self._capacity, self._flows)
 
     def answer(self, there: int, back: int) -> None:
-        """The word of a receiver that it is there takes path ``back`` where its message takes path ``there``."""
+        """Set the path ``back`` on which the receiver of a message over path ``there`` announces itself."""
         if self._loads is not None:
             self._loads.back[there] = back
 
     def path(self, shares: Mapping[int, float]) -> int:
-        """Number of a path (link -> how much of it one unit of rate takes), for :meth:`send`."""
+        """Return the number of a path (link -> how much of it one unit of rate takes), for :meth:`send`."""
         self._check_capacity(shares)
         return self._flows.paths.intern(shares or {len(self._names): 1.0})
 
     def add_paths(self, paths: Paths) -> int:
-        """Paths by the hundred thousand, which are not looked for among those that are there; number of the first."""
+        """Add very many paths without a search for equal ones; return the number of the first."""
         self._check_capacity(np.unique(paths.link).tolist())
         return self._flows.paths.extend(paths)
 
@@ -130,17 +130,17 @@ class Network:
             if not self._capacity[link] > 0.0:
                 raise HardwareError(
                     f"a message would cross link '{self._names[link]}', whose bandwidth is {self._capacity[link]} "
-                    f"bytes/s; expected more than zero: change it in the hardware profile, or add a route around it"
+                    f"bytes/s, expected more than zero. Change the hardware profile, or add a route around it."
                 )
 
     def send(
         self, paths: Ints, sizes: Floats, caps: Floats, latencies: Ints, labels: Ints, on_end: OnEnd, tag: Tag,
         parts: int = 1, asked: bool = False,
     ) -> None:  # fmt: skip
-        """Submit one message a row: path number, bytes, the most it reaches alone in bytes/s, its latency in ticks.
+        """Submit one message for each row: path number, bytes, largest rate when alone in bytes/s, latency in ticks.
 
-        ``on_end`` is called once for each group of messages that end together, with their ``labels``. ``parts``: in
-        how many each is handed over. ``asked``: the receiver first says that it is there, which waits too.
+        ``on_end`` is called with the ``labels`` of each group of messages that end together. ``parts``: number of parts
+        in which each is sent. ``asked``: the receiver first announces itself, which may queue too.
         """
         now = int(self._env.now)
         caps = np.minimum(caps, FASTEST_BYTES_PER_S)
@@ -162,7 +162,7 @@ class Network:
         self._arm()
 
     def state(self, number: int) -> tuple[Any, ...]:
-        """All that the future depends on, with times relative to now and turns to turn ``number``."""
+        """Everything that determines the future, with times relative to now and turns relative to turn ``number``."""
         now = int(self._env.now)
         flows = self._flows.columns
         alive = self._flows.order[~flows.ended[self._flows.order]]
@@ -185,7 +185,7 @@ class Network:
         )
 
     def _arm(self) -> None:
-        """Wake the process at the next instant at which something changes."""
+        """Schedule the process to wake at the next instant at which something changes."""
         if self._running:
             return
         at = self._next()
@@ -212,7 +212,7 @@ class Network:
             self._rouse = self._env.event()
             now = int(self._env.now)
             self._running = True
-            # Up to the next event of anybody else the network goes on by itself: nobody could tell.
+            # Continue up to the next event outside the network, which nothing else can observe.
             while True:
                 if now >= self._first_end:
                     self._commit()
@@ -226,7 +226,7 @@ class Network:
             self._arm()
 
     def _commit(self) -> None:
-        """End the batch of flows that was found last: their instants are final, their rates go at the release."""
+        """End the batch of flows found last: their ends are final, their rates are released at ``_release``."""
         flows = self._flows
         gone, rows, self._release = self._batch
         flows.leave(gone)
@@ -241,7 +241,7 @@ class Network:
             batch.on_end(batch.labels[low:high], end)
 
     def _arrive(self, now: int) -> None:
-        """Let what has waited out its latency ask for a share, and set until when it can wait for one."""
+        """Let messages whose latency is over ask for a share, and set how long they can wait for it."""
         flows = self._flows
         while self._waiting and self._waiting[0][0] <= now:
             at, _, batch = heappop(self._waiting)
@@ -263,7 +263,7 @@ class Network:
             self._admission = min(self._admission, at + wait)
 
     def _solve(self, now: int) -> None:
-        """Take out what has ended, let in what asks for a share, and share again."""
+        """Remove ended flows, admit waiting ones, and compute rates again."""
         flows = self._flows
         for at, batch in self._joining:
             owner = next(self._owner_ids)
@@ -286,8 +286,8 @@ class Network:
             crossed = (i for i, _ in flows.paths.crossed(int(flows.columns.path[starved])) if i < len(self._names))
             raise HardwareError(
                 f"a message of {left:.0f} bytes over {', '.join(self._names[i] for i in crossed)} would get "
-                f"{rate:.3g} bytes/s and not end within {FOREVER_PS / PICOSECONDS:.0f} s of simulated time; check the "
-                f"bandwidths in the hardware profile"
+                f"{rate:.3g} bytes/s and not end within {FOREVER_PS / PICOSECONDS:.0f} s of simulated time. Check the "
+                f"bandwidths in the hardware profile."
             )
 
 
