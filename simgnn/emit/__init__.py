@@ -1,7 +1,6 @@
-"""How transfers become ops, and what policies share: what a policy of a user imports beside :mod:`simgnn.policy`.
+"""The parts from which policies emit ops. A user's policy imports them from here, beside :mod:`simgnn.policy`.
 
-``from simgnn.emit import NAME`` loads the module that defines the name when it is first asked for.
-"""
+``from simgnn.emit import NAME`` loads the module that defines the name on first use."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

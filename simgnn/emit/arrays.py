@@ -1,7 +1,6 @@
-"""What policies do with arrays beyond the array API standard: bytes of rows, and numbers drawn by a counter.
+"""Array functions beyond the array API standard: rows as bytes, counter-based random numbers, gather and scatter.
 
-Everything here takes NumPy arrays and tensors of any device alike.
-"""
+All functions take NumPy arrays and tensors on any device."""
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
@@ -14,17 +13,17 @@ UNIT_BITS = 24
 
 
 def dtype_name(rows: Array) -> str:
-    """Name of the element type, as programs spell it: "float32"."""
+    """Return the name of the element type as programs write it: "float32"."""
     return str(rows.dtype).removeprefix("torch.")
 
 
 def contiguous(rows: Array) -> Array:
-    """The same rows, one after another in memory."""
+    """Return the rows in contiguous memory; a copy only where they are not contiguous yet."""
     return rows.contiguous() if is_torch_array(rows) else np.ascontiguousarray(rows)
 
 
 def to_bytes(rows: Array) -> Array:
-    """The memory of rows [n, F], uint8 [n, F x item bytes]."""
+    """View rows [n, F] as bytes, uint8 [n, F x item bytes]."""
     xp = array_namespace(rows)
     shape = (rows.shape[0], rows.shape[1] * rows.dtype.itemsize)
     if not rows.shape[0]:  # torch cannot see bytes in a tensor without rows
@@ -33,7 +32,7 @@ def to_bytes(rows: Array) -> Array:
 
 
 def from_bytes(packed: Array, dtype: str) -> Array:
-    """Rows [n, F] of ``dtype`` whose memory is ``packed`` uint8 [n, F x item bytes]."""
+    """Turn bytes, uint8 [n, F x item bytes], back into rows [n, F] of ``dtype``."""
     xp = array_namespace(packed)
     kind = getattr(xp, dtype)
     if not packed.shape[0]:
@@ -45,7 +44,7 @@ def from_bytes(packed: Array, dtype: str) -> Array:
 
 
 def signed(number: int) -> int:
-    """A number of 64 bits as int64 holds it."""
+    """Reinterpret an unsigned number of 64 bits as int64."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -53,10 +52,9 @@ GOLDEN, MIX_A, MIX_B = (signed(int(number)) for number in (hashing.GOLDEN, hashi
 
 
 def draws(key: Array | int, counter: Array) -> Array:
-    """Number ``counter`` of the random stream ``key``, int64 of their common shape.
+    """Return number ``counter`` of the random stream ``key``, int64, broadcast over both.
 
-    The numbers of :func:`simgnn.graph.hashing.splitmix` in signed integers, whose products wrap.
-    """
+    The numbers equal those of :func:`simgnn.graph.hashing.splitmix`; products wrap in signed integers."""
     z = counter * GOLDEN + key
     z = (z ^ _shifted(z, 30)) * MIX_A
     z = (z ^ _shifted(z, 27)) * MIX_B
@@ -64,24 +62,24 @@ def draws(key: Array | int, counter: Array) -> Array:
 
 
 def units(keys: Array, width: int) -> Array:
-    """The first ``width`` numbers in [0, 1) of each stream, float64 [n, width]."""
+    """Return the first ``width`` random numbers in [0, 1) of each stream, float64 [n, width]."""
     xp = array_namespace(keys)
     drawn = draws(keys[:, None], xp.arange(width, dtype=xp.int64, device=device(keys))[None, :])
     return xp.astype(_shifted(drawn, 64 - UNIT_BITS), xp.float64) * 2.0**-UNIT_BITS
 
 
 def _shifted(z: Array, places: int) -> Array:
-    """Shifted right without copies of the sign."""
+    """Shift right without sign extension."""
     return (z >> places) & ((1 << (64 - places)) - 1)
 
 
 def pick_rows(rows: Array, ids: Array) -> Array:
-    """A copy of rows[ids], for int64 ``ids``."""
+    """Return a copy of rows[ids]; ``ids``: int64."""
     return rows.index_select(0, ids) if is_torch_array(rows) else rows[ids]
 
 
 def put_rows(target: Array, ids: Array, rows: Array) -> Array:
-    """target[ids] = rows in place, for int64 ``ids`` without repeats; the target."""
+    """Set target[ids] = rows in place and return ``target``; ``ids``: int64 without repeats."""
     if is_torch_array(target):
         return target.index_copy_(0, ids, rows)
     target[ids] = rows
@@ -89,7 +87,7 @@ def put_rows(target: Array, ids: Array, rows: Array) -> Array:
 
 
 def add_rows(target: Array, ids: Array, rows: Array) -> Array:
-    """target[ids] += rows in place, for int64 ``ids`` without repeats; the target."""
+    """Add rows to target[ids] in place and return ``target``; ``ids``: int64 without repeats."""
     if is_torch_array(target):
         return target.index_add_(0, ids, rows)
     target[ids] += rows
@@ -97,11 +95,11 @@ def add_rows(target: Array, ids: Array, rows: Array) -> Array:
 
 
 def places_of(chosen: Array) -> Array:
-    """int64 places at which bool [n] is set, ascending."""
+    """Return the positions at which bool [n] is True, ascending int64."""
     return array_namespace(chosen).nonzero(chosen)[0]
 
 
 def counted(like: Array, count: int) -> Array:
-    """0, 1, .., count - 1 as int64, where ``like`` lies."""
+    """Return 0, 1, .., count - 1 as int64 on the device of ``like``."""
     xp = array_namespace(like)
     return xp.arange(count, dtype=xp.int64, device=device(like))

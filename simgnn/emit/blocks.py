@@ -1,5 +1,5 @@
-"""Whole blocks of rows that each rank broadcasts in turn: what a communication asks for, and ops that send all of them.
-Freshness says which blocks are sent: :meth:`simgnn.emit.freshness.MovesBlocks.blocks`."""
+"""Broadcasts of whole blocks of rows, one rank after the other: what a communication requests, and plain transfers. A
+freshness policy chooses the blocks that are sent: :meth:`simgnn.emit.freshness.MovesBlocks.blocks`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,11 +19,10 @@ from simgnn.program.sizes import Scratch, Size
 class BlockSync:
     """A sync point in one direction: the block of every rank that has rows reaches all ranks, in rank order.
 
-    ``source``: each rank's own rows, ``width`` elements wide; ``rows`` [P]: how many each rank has, ``own_rows`` the
-    same as a size; ``arriving``: most rows of a block that arrives. ``sent_in``: the templates in which blocks travel;
-    where these are not all templates, blocks arrive once and are kept. ``constant``: the rows are input features.
-    ``ahead``: blocks that may arrive while one is in use.
-    """
+    ``source``: each rank's own rows, ``width`` elements wide; ``rows`` [P]: the number of rows of each rank,
+    ``own_rows`` the same as a size; ``arriving``: the most rows of a block that arrives. ``sent_in``: the templates in
+    which blocks travel; if these are not all templates, blocks arrive once and stay. ``constant``: the rows are input
+    features. ``ahead``: the number of blocks that may arrive while one is in use."""
 
     templates: tuple[str, ...]
     sent_in: tuple[str, ...]
@@ -45,14 +44,14 @@ class BlockSync:
         return f"{self.phase}/{self.layer}/{part}"
 
     def rows_elsewhere(self, builder: ProgramBuilder, root: int) -> Size:
-        """Rows of a root's block as others hold it: none on the root."""
+        """The rows of a root's block on each other rank; zero on the root itself."""
         held = np.full(len(self.rows), self.rows[root], dtype=np.int64)
         held[root] = 0
         return builder.column(f"block_rows/{root}", held)
 
 
 class Arrived(NamedTuple):
-    """Buffers of a root's rows: as the root itself reads them, and as all others do."""
+    """The buffers of a root's rows: ``own`` is read on the root, ``block`` on all other ranks."""
 
     own: str
     block: str
@@ -62,13 +61,13 @@ class BlockTransfer(Protocol):
     """Emits the transfers of a sync; the communication emits the sums between them."""
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
-        """Emit what comes before the first block, and waits for the ops named in ``after``."""
+        """Emit the ops before the first block. They wait for the ops named in ``after``."""
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
         """Emit the transfer of a root's block, which waits for the ops named in ``after``."""
 
     def checks(self) -> tuple[str | None, dict[str, int | str]]:
-        """What the op at the end of the sums checks: a buffer that it reads, and its options."""
+        """Return what the last op of the sums checks: a buffer that it reads, and its options."""
 
 
 ExpandBlocks = Callable[[BlockSync], BlockTransfer]
@@ -76,10 +75,9 @@ ExpandBlocks = Callable[[BlockSync], BlockTransfer]
 
 
 class BlockWire:
-    """Sends one block as it is, or as the bytes of a codec, which its root encodes and all others decode.
+    """Sends one block as it is, or encoded: the root encodes it and all other ranks decode it.
 
-    Blocks that travel once are sent as they are. ``row_bytes``: bytes of a row on the wire.
-    """
+    Blocks that travel only once are never encoded. ``row_bytes``: bytes of a row on the wire."""
 
     def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec | None) -> None:
         self.builder, self.sync = builder, sync
@@ -93,9 +91,8 @@ class BlockWire:
     ) -> None:  # fmt: skip
         """Emit the transfer of a root's block into the buffer ``target`` of all others.
 
-        With a ``guard``: ``active`` is the buffer, ``decided`` the op in which it was decided; ``versions`` takes the
-        epoch, and ``sent`` (None: not kept), on the root, what others now have.
-        """
+        With a ``guard``: ``active`` is the buffer of the guards, ``decided`` the op that wrote it. The broadcast writes
+        the epoch to ``versions``; ``sent`` (None: not stored) receives, on the root, the copy that others now have."""
         builder, sync = self.builder, self.sync
         told = [active] if active is not None else [sync.source]
         marks = [versions] if versions is not None else []
@@ -140,7 +137,7 @@ class BlockWire:
 
 
 class PlainBlocks:
-    """Sends every block each time, or once where the sync says so. ``codec`` None: rows travel as they are."""
+    """Sends every block in each epoch, or once if the sync asks for that. ``codec`` None: rows are not encoded."""
 
     def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec | None) -> None:
         self.builder, self.sync = builder, sync
@@ -151,7 +148,7 @@ class PlainBlocks:
         pass
 
     def send(self, root: int, after: tuple[Dependency, ...]) -> Arrived:
-        """Later blocks reuse the receive buffer; blocks that arrive once have one each."""
+        """Emit the transfer of a root's block. Blocks share receive buffers, unless they arrive once and stay."""
         builder, sync = self.builder, self.sync
         if sync.sent_in != sync.templates:
             rows = sync.rows_elsewhere(builder, root)

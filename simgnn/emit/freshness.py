@@ -1,4 +1,4 @@
-"""The bases of slot ``freshness``: which rows or blocks of a sync are sent, and how."""
+"""The base classes of slot ``freshness``: which rows or blocks of a sync are sent, and how."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,58 +14,59 @@ from simgnn.program.sizes import IntArray
 
 
 class Thresholds(Protocol):
-    """A controller of a threshold: a pure function of its state and an accuracy."""
+    """Controls a threshold: pure functions of a state and a training accuracy."""
 
     def start(self) -> Any:
-        """State before the first epoch, with the field ``epsilon``."""
+        """Return the state before the first epoch, with the field ``epsilon``."""
 
     def adjusted(self, state: Any, accuracy: float | None) -> Any:
-        """State after an epoch of this training accuracy (None: there are no training vertices)."""
+        """Return the state after an epoch with this training accuracy (None: there are no training vertices)."""
 
 
 class Freshness(FreshnessTraits, ABC):
-    """A choice of slot ``freshness``: of listed rows (:class:`MovesRows`), of whole blocks (:class:`MovesBlocks`), or
-    of both."""
+    """The base of freshness policies: for listed rows (:class:`MovesRows`), whole blocks (:class:`MovesBlocks`), or
+    both."""
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """Messages about options that have no effect with these layers."""
+        """Return messages about options that have no effect with these layers."""
         return []
 
     @property
     def thresholds(self) -> Thresholds | None:
-        """The controller of the threshold that a row must pass to be sent: past the end of a record, the fractions of
-        rows that are sent follow it. None: there is no threshold."""
+        """The controller of the threshold that a row must exceed to be sent, from which a simulation extrapolates the
+        fractions of sent rows past the end of a record. None: there is no threshold."""
         return None
 
     def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
-        """Decisions of a run that follow from the policy alone, int64 [P, epochs, 1] by name, so that a simulation
+        """Return the decisions of a run that the policy alone determines, int64 [P, epochs, 1] by name; a simulation
         needs no record of them."""
         return {}
 
     def emit_epoch_end(self, builder: ProgramBuilder, templates: tuple[str, ...]) -> None:
-        """Emit what follows the update in each epoch: the step of a controller, for example."""
+        """Emit the ops after the update of each epoch: the step of a controller, for example."""
 
 
 class MovesRows(Freshness, ABC):
-    """A freshness of listed rows."""
+    """The base of freshness policies for listed rows."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows",)
 
     @abstractmethod
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-        """Emit the ops of a sync: which rows are sent, how ``codec`` encodes them, what becomes of those that are
-        not sent."""
+        """Emit the ops of a sync: which rows are sent, how ``codec`` encodes them, and what replaces rows that are not
+        sent."""
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """As in :class:`~simgnn.emit.sync.Expand`. None: sums of one turn are never added to those of another."""
+        """Keep a reference, see :class:`~simgnn.emit.sync.Expand`. None: sums of different epochs are never added."""
         return None
 
 
 class MovesBlocks(Freshness, ABC):
-    """A freshness of whole blocks."""
+    """The base of freshness policies for whole blocks."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("blocks",)
 
     @abstractmethod
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
-        """What emits the transfers of a sync: which blocks are sent, and what others use of those that are not."""
+        """Return the emitter of a sync's transfers: which blocks are sent, and what others use in place of those that
+        are not."""

@@ -1,4 +1,4 @@
-"""Guarded broadcasts: ranks agree on which blocks travel; of the others every rank uses the copy that it has."""
+"""Guarded broadcasts: ranks agree on which blocks travel; for the others every rank uses the copy that it has."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +21,15 @@ NEVER = -1
 
 
 class Change(NamedTuple):
-    """How far a block is from its last broadcast copy: ``gap``, and the ``limit`` up to which it need not be sent."""
+    """The distance of a block from its last broadcast copy: ``gap``, and the ``limit`` up to which it need not be
+    sent."""
 
     gap: float
     limit: float
 
     @property
     def small(self) -> bool:
-        """Whether the copies of others may stay in use. False where the gap is no finite number."""
+        """Whether other ranks may keep their copies. False if the gap is not finite."""
         return isfinite(self.gap) and self.gap <= self.limit
 
 
@@ -37,16 +38,16 @@ class ComparesBlocks(Policy, ABC):
 
     @abstractmethod
     def change(self, rows: Array, sent: Array) -> Change:
-        """How far ``rows`` [n, F] are from the copy ``sent`` [n, F]."""
+        """Measure how far ``rows`` [n, F] are from the copy ``sent`` [n, F]."""
 
 
 class FlagChange(Action[ComparesBlocks]):
-    """Report whether the rank's block has moved too far from what it sent last."""
+    """Report whether the rank's block has moved too far from the copy that it last sent."""
 
     starts_from_zeros: ClassVar[bool] = False
 
     def run(self, context: PolicyContext, rows: Array, sent: Array | None) -> tuple[Array, ...]:
-        """The flag, uint8 [1, 1] (1 where nothing was sent yet), and the change, float64 [1, 2]."""
+        """Return the flag, uint8 [1, 1] (1 if nothing was sent yet), and the change, float64 [1, 2]."""
         xp = array_namespace(rows)
         change = None if sent is None else self.owner.change(rows, sent)
         wants = change is None or not change.small
@@ -55,16 +56,15 @@ class FlagChange(Action[ComparesBlocks]):
 
 
 class Agree(Action["GuardsBlocks"]):
-    """Decide, alike on all ranks, which roots send."""
+    """Decide which roots send, identically on all ranks."""
 
     def run(
         self, context: PolicyContext, versions: Array, flags: Array | None = None, change: Array | None = None
     ) -> tuple[Array, ...]:
-        """The versions as they are, and which roots send, uint8 [P, 1].
+        """Return the unchanged versions, and which roots send, uint8 [P, 1].
 
-        ``versions`` int64 [P, 1]: one more than the epoch in which each root last sent, 0 before. Where values decide:
-        the ``flags`` uint8 [P, 1] of all ranks, and this rank's ``change``.
-        """
+        ``versions`` int64 [P, 1]: one more than the epoch in which each root last sent, 0 before. If values decide: the
+        ``flags`` uint8 [P, 1] of all ranks, and this rank's ``change``."""
         xp = array_namespace(versions)
         last = [int(number) + NEVER for number in _numbers(versions)]
         wanted = None if flags is None else [int(flag) for flag in _numbers(flags)]
@@ -81,15 +81,15 @@ class Agree(Action["GuardsBlocks"]):
         return versions, xp.asarray(active, dtype=xp.uint8)[:, None]
 
     def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
-        """The guard ``POINT/root-R`` of every root whose block travels in this turn."""
+        """Return the guard ``POINT/root-R`` of every root whose block travels in this epoch."""
         point = context.options["point"]
         sends = {f"{point}/root-{root}": int(active) for root, active in enumerate(_numbers(written[1]))}
         return {name: active for name, active in sends.items() if name in context.guards}
 
 
 def check_ages(rank: int, epoch: int, versions: Array, others: Iterable[int], oldest: int) -> None:
-    """Raise :class:`BackendError` where the block of one of the ``others`` is more than ``oldest`` epochs old, or was
-    never sent, whatever was decided. ``versions``: as of :class:`Agree`."""
+    """Raise :class:`BackendError` if a block of ``others`` is more than ``oldest`` epochs old or was never sent.
+    ``versions``: as of :class:`Agree`."""
     known = _numbers(versions)
     for root in others:
         version = int(known[root]) + NEVER
@@ -109,9 +109,8 @@ def _numbers(row: Array) -> list[float]:
 class GuardsBlocks(MovesBlocks, ABC):
     """The base of policies by which all ranks agree on the roots that send their block.
 
-    ``own_copy``: whether a rank multiplies the copy of its own block that others hold; else its fresh block.
-    ``oldest_epochs``: how old a copy in use may be; None: any age.
-    """
+    ``own_copy``: a rank multiplies the copy of its own block that others hold, not its fresh block. ``oldest_epochs``:
+    the greatest age of a copy in use; None: any age."""
 
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (FlagChange, Agree)
 
@@ -125,16 +124,15 @@ class GuardsBlocks(MovesBlocks, ABC):
 
     @property
     def by_values(self) -> bool:
-        """Whether a rank must look at its rows to decide (:class:`ComparesBlocks`)."""
+        """Whether a rank must compare its rows to decide (:class:`ComparesBlocks`)."""
         return False
 
     @abstractmethod
     def agree(self, context: PolicyContext, versions: Sequence[int], wanted: Sequence[int] | None) -> Sequence[bool]:
-        """Which roots send: the same on every rank that is called with the same.
+        """Decide which roots send. Must return the same on every rank for the same arguments.
 
-        ``versions`` [P]: epoch in which each root last sent, or ``NEVER``. ``wanted`` [P]: whether each root's block
-        has changed too much to stay (None: no rank looks at its rows).
-        """
+        ``versions`` [P]: the epoch in which each root last sent, or ``NEVER``. ``wanted`` [P]: whether each root's
+        block has changed too much to be reused (None: no rank compares its rows)."""
 
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
         return GuardedBlocks(builder, sync, codec, self)
@@ -143,9 +141,8 @@ class GuardsBlocks(MovesBlocks, ABC):
 class GuardedBlocks:
     """Emits the transfers of a sync of which some blocks are skipped.
 
-    Buffers of a sync point, kept for the run: a copy of each other rank's block; the epoch in which each root last sent
-    (versions); and, where it is compared or multiplied, what the rank itself sent last.
-    """
+    Buffers of a sync point, for the whole run: a copy of each other rank's block; the epoch in which each root last
+    sent (versions); and, where it is compared or multiplied, the rank's own block as last sent."""
 
     def __init__(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec, guards: GuardsBlocks) -> None:
         self.builder, self.sync, self.guards = builder, sync, guards
@@ -155,7 +152,7 @@ class GuardedBlocks:
         self._sent = f"sent/{sync.point}"
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
-        """Where values decide, each rank compares its rows and tells the others; then all agree."""
+        """Emit the decision. If values decide, each rank compares its rows and sends a flag to all; then all agree."""
         builder, sync, ranks = self.builder, self.sync, len(self.sync.rows)
         builder.buffer(self._versions, ranks, 1, "int64", persistent=True, space="host")
         builder.buffer(self._active, ranks, 1, "uint8", space="host")

@@ -1,4 +1,4 @@
-"""Sizes and templates by name: the vocabulary that the parts of a full-graph plan share."""
+"""Names of sizes and templates that the parts of a full-graph plan share."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,13 @@ from simgnn.program.sizes import Column
 
 @dataclass(frozen=True)
 class Names:
-    """Sizes by name, and the templates in which ops of the two kinds of turns are put.
+    """The names of a plan's sizes, and the templates of training and evaluation ops.
 
-    ``rows``: the rows that a rank computes; ``sources``: the rows that its local edges read; ``train_rows``: its part
-    of the loss. ``feature_nonzeros``, ``aggregated_nonzeros``: stored values of sparse input rows and of their sums
-    (None: dense). ``locality``: tables of the partition that tell how local the sums over edges are, by direction.
-    ``prefix``: how the names of forward ops begin, and of the buffers that they write. ``drawn``: the edges are those
-    of a batch.
-    """
+    ``rows``: the rows that a rank computes; ``sources``: the rows that its local edges read; ``train_rows``: the rows
+    of its loss. ``feature_nonzeros``, ``aggregated_nonzeros``: stored values of sparse input rows and of their sums
+    (None: dense). ``locality``: the partition's tables of how local the sums over edges are, by direction. ``prefix``:
+    the prefix of the names of forward ops and of the buffers that they write. ``drawn``: the edges are those of a
+    batch."""
 
     rows: Column
     sources: Column

@@ -1,4 +1,4 @@
-"""What codecs of B bits an element share: a row's smallest value and step go ahead of its packed codes."""
+"""Codecs of B bits an element: each row's smallest value and step precede its packed codes."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -14,16 +14,15 @@ from simgnn.program.sizes import Size
 
 
 class RowCodes(Codec):
-    """B-bit codes of each row between its own smallest and largest value: with n = 2**B - 1 and s = (max - min) / n,
-    code q stands for min + s q, read by one expression on both ends, so that they hold the same bits.
+    """B-bit codes of each row between its smallest and largest value. With n = 2**B - 1 and s = (max - min) / n, code q
+    stands for min + s q, decoded by one expression on both ends, so that they hold the same bits.
 
     On the wire: min and s in the type of the rows, then the codes, packed little-endian, each row padded to a whole
     byte. Exact where max = min. Rows that hold NaN or infinity, or whose range overflows, are rejected.
 
-    ``feedback``: a sender whose receivers keep copies counts what they decode as sent, so that an error is part of the
-    next difference; without, it counts the exact row, and errors pile up. Only caches (freshness "adaptive-vertex")
-    have differences.
-    """
+    ``feedback``: a sender whose receivers keep copies stores what they decode, so that an error is part of the next
+    difference; without, it stores the exact row, and errors accumulate. Only caches (freshness "adaptive-vertex") send
+    differences."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
@@ -54,7 +53,7 @@ class RowCodes(Codec):
         return self.pack(rows)
 
     def pack(self, rows: Array) -> Array:
-        """Smallest value, step and nearest codes of each row. Raises :class:`RefusedRowsError`."""
+        """Return the smallest value, step and nearest codes of each row. Raises :class:`RefusedRowsError`."""
         xp, bits = array_namespace(rows), self.bits
         if not rows.shape[0]:
             return xp.empty((0, self.row_bytes(rows.shape[1], dtype_name(rows))), dtype=xp.uint8, device=device(rows))
@@ -95,14 +94,14 @@ class RowCodes(Codec):
         return Work(primitive, {**sizes, "item_bytes": ITEM_BYTES[dtype]})
 
     def _shifts(self, codes: Array) -> Array:
-        """Place of each code within its byte."""
+        """The bit position of each code within its byte."""
         xp = array_namespace(codes)
         return xp.arange(8 // self.bits, dtype=xp.int32, device=device(codes)) * self.bits
 
 
 def grid(rows: Array, most: int) -> tuple[Array, Array, Array]:
-    """Smallest value and step [n, 1] of each row in ``most`` steps; bool [n], rows without a grid: their step is not
-    finite."""
+    """Return each row's smallest value and step [n, 1] for ``most`` steps, and the rows whose step is not finite, bool
+    [n]."""
     xp = array_namespace(rows)
     low, high = xp.min(rows, axis=1, keepdims=True), xp.max(rows, axis=1, keepdims=True)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -112,7 +111,7 @@ def grid(rows: Array, most: int) -> tuple[Array, Array, Array]:
 
 
 def refuse(rows: Array, bad: Array) -> None:
-    """Raise :class:`RefusedRowsError` where any of ``bad`` [n] is set."""
+    """Raise :class:`RefusedRowsError` if any of ``bad`` [n] is set."""
     xp = array_namespace(bad)
     if bool(xp.any(bad)):
         row = int(xp.nonzero(bad)[0][0])
@@ -123,5 +122,5 @@ def refuse(rows: Array, bad: Array) -> None:
 
 
 def code_bytes(width: int, bits: int) -> int:
-    """Bytes of a row's packed codes."""
+    """Return the bytes of a row's packed codes."""
     return -(-width * bits // 8)

@@ -1,8 +1,7 @@
-"""Rows that travel between the copies of a vertex: what a communication asks for, and ops that send all of them.
+"""Rows that travel between the copies of a vertex: what a communication requests, and ops that send all of them.
 
-A communication says *which* rows travel; freshness and codec say *how*: each sync is handed to :class:`Expand`, which
-emits its ops. :func:`emit_plainly` sends rows as they are, :func:`emit_encoded` sends them encoded.
-"""
+A communication decides *which* rows travel; freshness and codec decide *how*: each sync is passed to :class:`Expand`,
+which emits its ops. :func:`emit_plainly` sends rows as they are, :func:`emit_encoded` sends them encoded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,19 +23,19 @@ class Stage:
     """One exchange of a sync: rows of ``source`` travel along ``route`` and arrive in ``target``.
 
     ``role``: "publish" carries a vertex's row from its owner to the copies, "fold" carries the copies' parts to the
-    owner. ``name``: part of the names of its ops ("" where a sync has one stage). ``leaving``, ``arriving``: rows that
-    a rank sends and receives.
+    owner. ``name``: part of the names of its ops ("" if a sync has one stage). ``leaving``, ``arriving``: rows that a
+    rank sends and receives.
 
-    ``picked``: the route along which rows of ``source`` are gathered into the buffer ``packed``; None: ``source`` lies
-    in the order of the wire already, and is ``packed`` itself. The order of the wire is that of the route's lists,
-    peers ascending. ``landing``: "store", what arrives is the whole of ``target``; with "put", "add" and "max" it
-    arrives in the buffer ``arrived`` and replaces, is added to, or replaces smaller elements of, the rows of ``target``
-    that the route ``landed`` names. ``kept``: a stored target lives for the whole run.
+    ``picked``: the route along which rows of ``source`` are gathered into the buffer ``packed``; None: ``source`` is in
+    wire order already, and is ``packed`` itself. Wire order is that of the route's lists, peers ascending. ``landing``:
+    "store", the arriving rows are the whole ``target``; with "put", "add" and "max" they arrive in the buffer
+    ``arrived`` and replace, are added to, or replace smaller elements of, the rows of ``target`` that the route
+    ``landed`` names. ``kept``: a stored target lives for the whole run.
 
-    ``distinct``: rows of ``source`` that travel, each counted once, whoever needs them (None: not known); ``masters``:
-    the route that names all of these, where ``route`` names a part. ``by_replicas``: rows of each pair by the number of
-    replicas of their vertex (empty: not known); of a hop between hosts, by the number of hosts that the vertex lies on.
-    """
+    ``distinct``: rows of ``source`` that travel, each counted once however many ranks need it (None: not known);
+    ``masters``: the route that names all of these, where ``route`` names a part. ``by_replicas``: rows of each pair by
+    the number of replicas of their vertex (empty: not known); for a hop between hosts, by the number of hosts of the
+    vertex."""
 
     role: Literal["publish", "fold"]
     route: str
@@ -57,18 +56,17 @@ class Stage:
 
     @property
     def in_place(self) -> bool:
-        """Whether owner and copies hold the rows in one buffer, and published rows are put there."""
+        """Whether owner and copies hold the rows in one buffer, into which published rows are put."""
         return self.role == "publish" and self.landing == "put" and self.source == self.target
 
 
 @dataclass(frozen=True)
 class Sync:
-    """A sync point in one direction: its stages follow one another; each rank ends with the rows that it needs.
+    """A sync point in one direction: stages run in order; afterwards each rank has the rows that it needs.
 
-    ``point`` names it for states and decisions ("2/forward"); ``width``: elements of a row. ``renewed``: a buffer, bool
-    [rows, 1], of the rows whose reference changed, so that what was sent of them before is void. ``divisors``: elements
-    at the end of a row by which others of it are divided, so that each of them is tested by itself.
-    """
+    ``point`` names it in states and decisions ("2/forward"); ``width``: elements of a row. ``renewed``: a buffer, bool
+    [rows, 1], of the rows whose reference changed, which makes earlier sent values of them invalid. ``divisors``: how
+    many last elements of a row divide others of it; each of them is tested by itself."""
 
     templates: tuple[str, ...]
     layer: int
@@ -80,7 +78,7 @@ class Sync:
 
     @property
     def test(self) -> dict[str, int]:
-        """Options of ops that test whether rows moved."""
+        """The options of ops that test whether rows moved."""
         return {"divisors": self.divisors} if self.divisors else {}
 
     @property
@@ -89,18 +87,18 @@ class Sync:
 
     @property
     def overhead(self) -> dict[str, Any]:
-        """Fields of ops that prepare rows for a transfer or handle those that arrived."""
+        """The fields of ops that prepare rows for a transfer or process those that arrived."""
         return {"layer": self.layer, "phase": self.phase, "category": "comm_overhead"}
 
     def op(self, stage: Stage, part: str) -> str:
-        """Name of an op of a stage."""
+        """Return the name of an op of a stage."""
         return "/".join(word for word in (self.phase, str(self.layer), stage.name, part) if word)
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What the sums of a layer are relative to, the same on all copies of a row: ``rows`` rows of ``width`` elements in
-    ``buffer``, made anew in each turn."""
+    """The reference that a layer's sums are relative to, the same on all copies of a row: ``rows`` rows of ``width``
+    elements in ``buffer``, computed in each epoch."""
 
     layer: int
     buffer: str
@@ -109,18 +107,18 @@ class Reference:
 
 
 class Expand(Protocol):
-    """How freshness and codec carry out what a communication of rows asks for."""
+    """How freshness and codec carry out the syncs that a communication requests."""
 
     def __call__(self, sync: Sync) -> None:
         """Emit the ops of a sync."""
 
     def settle(self, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """Let freshness go on with an earlier reference, where sums of several turns must add up. Returns the buffer of
-        rows that it renewed, see :class:`Sync`; None: it keeps nothing."""
+        """Let freshness continue with an earlier reference, where sums of several epochs must add up. Returns the
+        buffer of renewed rows, see :class:`Sync`; None: nothing is kept between epochs."""
 
 
 def emit_plainly(builder: ProgramBuilder, sync: Sync) -> None:
-    """Every row of every stage, as it is: pack, exchange, put or add."""
+    """Emit a sync that sends every row of every stage unencoded: pack, exchange, put or add."""
     for stage in sync.stages:
         pack(builder, sync, stage)
         receive = receiving_buffer(builder, sync, stage)
@@ -132,7 +130,7 @@ def emit_plainly(builder: ProgramBuilder, sync: Sync) -> None:
 
 
 def pack(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
-    """Gather the rows that leave, unless they lie in the order of the wire."""
+    """Emit the gather of the rows to send, unless they are in wire order."""
     if stage.picked is None:
         return
     builder.buffer(stage.packed, stage.leaving, sync.width)
@@ -144,7 +142,7 @@ def pack(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
 
 
 def receiving_buffer(builder: ProgramBuilder, sync: Sync, stage: Stage) -> str:
-    """The buffer that decoded rows arrive in, added to the builder: the target where they are stored."""
+    """Add and return the buffer that decoded rows arrive in: the target itself if the rows are stored."""
     if stage.landing == "store":
         return builder.buffer(stage.target, stage.arriving, sync.width, persistent=stage.kept)
     assert stage.arrived is not None, "rows that are put or added arrive in a buffer of their own"
@@ -152,7 +150,7 @@ def receiving_buffer(builder: ProgramBuilder, sync: Sync, stage: Stage) -> str:
 
 
 def land(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
-    """Put or add what has arrived; rows that are stored have landed."""
+    """Emit the op that puts or adds arrived rows; rows that arrive in the target itself need none."""
     if stage.landing == "store" or stage.arrived is None:
         return
     primitive, kind = ("gather", OpKind.COPY) if stage.landing == "put" else ("scatter_add", OpKind.ADD)
@@ -166,14 +164,14 @@ def land(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
 
 
 def training_part(builder: ProgramBuilder, sync: Sync) -> Sync:
-    """The sync in training alone; this emits it plainly for evaluation, if evaluation needs it."""
+    """Return the sync restricted to training; emit it unencoded for evaluation, if evaluation needs it."""
     if EVALUATE in sync.templates:
         emit_plainly(builder, replace(sync, templates=(EVALUATE,)))
     return replace(sync, templates=tuple(name for name in sync.templates if name != EVALUATE))
 
 
 def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-    """Every row of every stage: pack, encode, exchange, decode, put or add. Evaluations are exact."""
+    """Emit a sync that encodes every row: pack, encode, exchange, decode, put or add. Evaluations are exact."""
     training = training_part(builder, sync)
     row_bytes = codec.row_bytes(sync.width, builder.dtype)
     for stage in training.stages:
@@ -212,5 +210,5 @@ def _decode(builder: ProgramBuilder, sync: Sync, codec: Codec, rows: Size, name:
 
 
 def buffer_name(what: str, sync: Sync, stage: Stage) -> str:
-    """Name of a buffer that a stage needs for itself."""
+    """Return the name of a buffer that belongs to one stage."""
     return "/".join(word for word in (what, sync.point, stage.name) if word)

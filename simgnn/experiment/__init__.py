@@ -1,1 +1,1 @@
-"""The experiment file: its sections, its slots, how it is loaded, and the shipped systems."""
+"""The experiment file: its sections and slots, how it is loaded, and the shipped systems."""

@@ -1,4 +1,5 @@
-"""From an argument of the command line to a checked :class:`Experiment`."""
+"""Loads a checked :class:`Experiment` from a file or the name of a shipped system, with overrides of the command
+line."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +16,12 @@ from simgnn.tomlfile import Layer, Table, deep_merge, inherited, leaves, parse_o
 
 
 def system_names() -> tuple[str, ...]:
-    """Names of the shipped systems, sorted."""
+    """Return the names of the shipped systems, sorted."""
     return tuple(sorted(path.stem for path in _systems().glob("*.toml")))
 
 
 def system_path(name: str) -> Path | None:
-    """The file of a shipped system, or None."""
+    """Return the file of a shipped system, or None."""
     path = _systems() / f"{name}.toml"
     return path if path.parent == _systems() and path.is_file() else None
 
@@ -34,12 +35,12 @@ def load_experiment(
     hardware: str | None = None,
     trains: bool = True,
 ) -> Experiment:
-    """Read an experiment: a TOML file or the name of a shipped system, under ``overrides`` such as "train.epochs=20".
+    """Read an experiment, a TOML file or the name of a shipped system, and apply ``overrides`` such as
+    "train.epochs=20".
 
-    ``ranks`` means that many ranks in all, on one host unless ``overrides`` say how many; ``trains`` as in
-    :meth:`Experiment.from_table`. Relative paths of a file (graph, profile) are relative to that file; those of the
-    command line to the working directory. Raises :class:`ConfigError` with all faults at once.
-    """
+    ``ranks`` is the number of ranks in all, on one host unless ``overrides`` state hosts; ``trains`` as in
+    :meth:`Experiment.from_table`. Relative paths in a file (graph, profile) are relative to that file; those of the
+    command line to the working directory. Raises :class:`ConfigError` with all faults at once."""
     layers = inherited(_locate(argument), system_path, system_names())
     layers += _command_line(overrides, ranks, epochs, hardware)
     table: Table = {}
@@ -53,7 +54,8 @@ def load_experiment(
 
 
 def stated_in(tables: Sequence[Table]) -> Stated:
-    """Whether one of ``tables`` holds a key path: those that users wrote, not the shipped systems'."""
+    """Return a function that checks whether any of ``tables`` (the user's, not the shipped systems') holds a key
+    path."""
     known = {path for table in tables for path, _ in leaves(table)}
     return lambda path: path in known
 
@@ -101,8 +103,8 @@ def _command_line(overrides: Iterable[str], ranks: int | None, epochs: int | Non
 
 
 def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
-    """``[cluster]`` of so many ranks in all, on one host unless ``--set`` has ``stated`` hosts or ranks on each.
-    Raises :class:`ConfigError` where that disagrees. The schema rejects what is no number."""
+    """Return ``[cluster]`` for so many ranks in all, on one host unless ``stated`` has hosts or ranks per host. Raises
+    :class:`ConfigError` if the numbers disagree. The schema rejects values that are not numbers."""
     counts = {key: n for key in ("hosts", "ranks_per_host") if type(n := stated.get(key)) is int and n >= 1}
     each = math.prod(counts.values())
     if ranks % each or (len(counts) == 2 and ranks != each):
@@ -118,7 +120,7 @@ def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
 
 
 def _absolute_paths(layer: Layer) -> Table:
-    """The layer's table with its relative paths resolved against the folder that they were written for."""
+    """Return the layer's table with its relative paths resolved against the folder that they are relative to."""
     table = dict(layer.table)
     for section, key in (("graph", "source"), ("graph", "root"), ("batching", "storage"), ("hardware", "profile")):
         entries = table.get(section)

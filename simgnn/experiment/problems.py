@@ -1,4 +1,4 @@
-"""Faults of an experiment as sentences: key path, what was got, what was expected, the nearest name, a remedy."""
+"""Messages about faults of an experiment: key path, value found, values expected, the nearest name, a remedy."""
 
 import math
 import re
@@ -16,13 +16,13 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def line(path: Sequence[str], message: str, origin: Origin) -> str:
-    """One fault: where it was written (if known), the key path, the message."""
+    """Format one fault: where the key was written (if known), the key path, the message."""
     where = origin(tuple(path))
     return f"{where + ': ' if where else ''}{'.'.join(path)}: {message}"
 
 
 def shown(value: Any) -> str:
-    """A value as TOML would write it, shortened."""
+    """Format a value as in TOML, shortened."""
     if isinstance(value, bool):
         text = "true" if value else "false"
     elif isinstance(value, str):
@@ -39,7 +39,7 @@ def shown(value: Any) -> str:
 def parse_table(
     model: type[Model], table: Any, path: tuple[str, ...], origin: Origin, problems: list[str]
 ) -> Model | None:
-    """The value of a table, or None with its faults appended to ``problems``."""
+    """Return a table's checked value, or None after appending its faults to ``problems``."""
     if not isinstance(table, Mapping):
         problems.append(line(path, f"got {shown(table)}, expected a table: [{'.'.join(path)}]", origin))
         return None
@@ -64,8 +64,8 @@ def parse_table(
 
 
 def _is_one_of_its_kind(value: Any, field: FieldInfo) -> bool:
-    """False for values that strict checks would accept: NaN, infinity (unless the field allows it), and true or 1.0
-    where the number 1 is a choice."""
+    """Reject values that strict checks would accept: NaN, infinity (unless the field allows it), and true or 1.0 where
+    the number 1 is a choice."""
     if isinstance(value, float) and not math.isfinite(value):
         allowed = any(getattr(entry, "allow_inf_nan", None) for entry in field.metadata)
         return allowed and not math.isnan(value)
@@ -74,12 +74,12 @@ def _is_one_of_its_kind(value: Any, field: FieldInfo) -> bool:
 
 
 def _frozen(value: Any) -> Any:
-    """Lists as tuples, so that strict checks accept them for tuple fields."""
+    """Convert lists to tuples, which strict checks of tuple fields need."""
     return tuple(_frozen(entry) for entry in value) if isinstance(value, list) else value
 
 
 def _of_whole(known: Sequence[str], message: str) -> tuple[str, str]:
-    """Key and sentence of a fault between fields, which may begin with the name of one: "epsilon: got 0.5, ..."."""
+    """Split a fault that may begin with a field's name, such as "epsilon: got 0.5, ...", into key and sentence."""
     text = re.sub("^Value error, ", "", message)
     key, colon, rest = text.partition(": ")
     return (key, rest) if colon and key in known else ("", text)
@@ -104,7 +104,7 @@ def _sentence(model: type[BaseModel], key: str, table: Mapping[str, Any], fault:
 
 
 def expected(field: FieldInfo) -> str:
-    """What a field takes, in words."""
+    """Describe in words which values a field takes."""
     return _describe(field.annotation, field.metadata)
 
 
@@ -137,7 +137,7 @@ def _bounds(metadata: Sequence[Any]) -> str:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """Every value that a field's Literal types allow, at any depth."""
+    """All values that a field's Literal types allow, at any depth."""
     if get_origin(annotation) is Literal:
         return get_args(annotation)
     return tuple(choice for entry in get_args(annotation) for choice in _choices(entry))

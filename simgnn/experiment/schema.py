@@ -1,4 +1,4 @@
-"""``Experiment``: everything that one experiment file says, checked."""
+"""``Experiment``: the checked content of an experiment file."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -48,10 +48,9 @@ class Basics(Section):
 
 
 class Experiment(BaseModel):
-    """One experiment, which is planned, simulated and run. Make it with :meth:`from_table`, which checks it.
+    """One experiment, which is planned, simulated and run. Create it with :meth:`from_table`, which checks it.
 
-    Slots hold policies: frozen values of the classes that :func:`simgnn.registry.policy_class` finds.
-    """
+    Slots hold policies: frozen values of the classes that :func:`simgnn.registry.policy_class` finds."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -78,12 +77,12 @@ class Experiment(BaseModel):
         trains: bool = True,
         stated: Stated = lambda path: True,
     ) -> "Experiment":
-        """Check a nested table (as TOML gives it) as a whole.
+        """Check a nested table (as TOML gives it) as a whole, and return the experiment.
 
-        ``origin`` says where a key path was written, for messages; ``trains`` = False leaves out the checks that only
-        matter when the partition is trained on; ``stated`` says which key paths a user wrote: other options go back to
-        their default where they have no effect. Raises :class:`ConfigError` with every fault, one line each.
-        """
+        ``origin`` returns where a key path was written, for messages; ``trains`` = False leaves out the checks that
+        only matter when the partition is trained on; ``stated`` returns whether a user wrote a key path: other options
+        fall back to their default if they have no effect. Raises :class:`ConfigError` with every fault, one line
+        each."""
         known = ("name", "seed", *SECTIONS, *SLOTS)
         problems = [
             line((key,), f"unknown key{nearest(key, known)}; known keys: {', '.join(known)}", origin)
@@ -114,28 +113,29 @@ class Experiment(BaseModel):
 
     @property
     def sampling(self) -> NeighbourSampling | None:
-        """The batching where training is on mini-batches; None on the full graph."""
+        """The batching policy if training is on mini-batches; None on the full graph."""
         return cast(NeighbourSampling, self.batching) if self.batching.mini_batches else None
 
     @property
     def row_store(self) -> RowStore | None:
-        """The placement where it holds input rows for mini-batches."""
+        """The placement policy if it stores input rows for mini-batches, else None."""
         return cast(RowStore, self.placement) if "batches" in self.placement.serves else None
 
     @property
     def batch_communication(self) -> BatchCommunication:
-        """The communication of mini-batches."""
+        """The communication policy of mini-batches."""
         assert self.communication.moves == "batches"
         return cast(BatchCommunication, self.communication)
 
     @property
     def full_graph_communication(self) -> Communication:
-        """The communication of the full graph."""
+        """The communication policy of the full graph."""
         assert self.communication.moves != "batches"
         return cast(Communication, self.communication)
 
     def to_table(self) -> dict[str, Any]:
-        """The nested table that :meth:`from_table` reads back to an equal value; None is left out: TOML has no null."""
+        """Return a nested table that :meth:`from_table` reads back to an equal value, without None: TOML has no
+        null."""
         table = self.model_dump(mode="json", exclude_none=True)
         # a partitioner may reject options that are stated together, though each has a default
         stated = self.partition.model_dump(mode="json", exclude_unset=True)
@@ -143,15 +143,15 @@ class Experiment(BaseModel):
         return {key: value for key, value in table.items() if value != {}}
 
     def with_cluster(self, hosts: int, ranks_per_host: int) -> "Experiment":
-        """The same experiment on a stated number of hosts and ranks."""
+        """Return the experiment with this number of hosts and ranks per host."""
         return self.model_copy(update={"cluster": ClusterSection(hosts=hosts, ranks_per_host=ranks_per_host)})
 
     @property
     def ranks(self) -> int:
-        """P; hosts and ranks per host must be known (``simgnn.planner.prepare`` asks the profile)."""
+        """P; hosts and ranks per host must be known (``simgnn.planner.prepare`` reads them from the profile)."""
         return len(self.rank_hosts())
 
     def rank_hosts(self) -> tuple[int, ...]:
-        """Host of each rank: ranks fill host after host."""
+        """Return the host of each rank: ranks fill host after host."""
         hosts, each = self.cluster.hosts or 1, self.cluster.ranks_per_host or 1
         return tuple(host for host in range(hosts) for _ in range(each))

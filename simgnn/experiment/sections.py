@@ -19,33 +19,33 @@ Width = Annotated[int, Field(ge=1, le=2**20)]
 
 
 class Section(BaseModel):
-    """A table of the file: frozen, unknown keys rejected, nothing converted silently. ``table``: its name."""
+    """The base of all tables: frozen, unknown keys rejected, no silent conversions. ``table``: its name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     table: ClassVar[str] = ""
 
     def chosen(self, *options: str) -> list[str]:
-        """Those of the options that hold another value than their default."""
+        """Return those of the options whose value differs from the default."""
         return chosen(self, options)
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """The options that mean nothing beside one another or beside the traits of what else is chosen."""
+        """Yield the options that contradict one another or the traits of other choices."""
         yield from ()
 
     def idle(self, choices: Choices) -> Iterator[Idle]:
-        """The options that hold another value than their default, but have no effect."""
+        """Yield the options that differ from their default but have no effect."""
         yield from ()
 
     def refusal(self, option: str, beside: str, expected: str, why: str) -> Refusal:
-        """The refusal of an option's value beside another choice."""
+        """Return the refusal of an option's value because of another choice."""
         return Refusal(
             self.table, option, f"got {shown(getattr(self, option))} with {beside}, expected {expected}: {why}"
         )
 
 
 class GraphSection(Section):
-    """``[graph]``: where the graph comes from, and what a generator or a stand-in adds."""
+    """``[graph]``: the source of the graph, and what a generator or a stand-in adds."""
 
     table: ClassVar[str] = "graph"
 
@@ -70,7 +70,7 @@ class GraphSection(Section):
     root: str | None = Field(default=None, min_length=1, description="folder of OGB data sets")
 
     def options(self) -> dict[str, object]:
-        """What the file says besides the source, for the loader."""
+        """Return all options but the source, for the loader."""
         return self.model_dump(exclude={"source"}, exclude_none=True)
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
@@ -131,12 +131,12 @@ class ModelSection(Section):
 
     @property
     def built_in(self) -> bool:
-        """Whether its layers are simgnn's own, not a class of the user's."""
+        """Whether the layers are simgnn's own, not a user's class."""
         return self.kind in BUILT_IN_LAYERS
 
     @property
     def attends(self) -> bool:
-        """Whether edges are weighed by attention."""
+        """Whether attention weights the edges."""
         return self.kind == "gat"
 
     @property
@@ -146,12 +146,12 @@ class ModelSection(Section):
 
     @property
     def aggregates_first(self) -> str:
-        """The choice by which every layer sums rows before it transforms them; "" where there is none."""
+        """The choice by which every layer sums rows before it transforms them; "" if there is none."""
         return "model.kind = 'gin'" if self.nonlinear else self._ordered("aggregate-first")
 
     @property
     def transforms_first(self) -> str:
-        """The choice by which every layer transforms its rows before it sums them; "" where there is none."""
+        """The choice by which every layer transforms its rows before it sums them; "" if there is none."""
         return "model.kind = 'gat'" if self.attends else self._ordered("transform-first")
 
     def _ordered(self, order: str) -> str:
@@ -203,25 +203,25 @@ class ModelSection(Section):
                 yield Idle(option, "model.layers = 1", "it follows every layer but the last, so none; remove it")
 
     def function(self, sampled: bool) -> Literal["relu", "elu"]:
-        """The function that ``activation`` stands for, on ``sampled`` mini-batches or the full graph. Source: for
-        mini-batches docs/systems/mini-batches.md; relu on the full graph is our choice."""
+        """Return the activation function, on ``sampled`` mini-batches or the full graph. Source for mini-batches:
+        docs/systems/mini-batches.md; relu on the full graph is our choice."""
         if self.activation == "auto":
             return "elu" if sampled and self.kind == "gat" else "relu"
         return self.activation
 
     def hidden_widths(self) -> tuple[int, ...]:
-        """Width of each hidden layer: ``layers`` - 1 numbers."""
+        """Return the width of each hidden layer: ``layers`` - 1 numbers."""
         if isinstance(self.hidden, tuple):
             return self.hidden
         return (self.hidden,) * (self.layers - 1)
 
     def widths(self, inputs: int, classes: int) -> tuple[int, ...]:
-        """Widths of the rows before layer 1, between the layers and after the last: ``layers`` + 1 numbers."""
+        """Return the widths of the rows before layer 1, between layers and after the last: ``layers`` + 1 numbers."""
         return (inputs, *self.hidden_widths(), classes)
 
 
 class ClusterSection(Section):
-    """``[cluster]``: hosts and ranks on each; what is left out comes from the hardware profile."""
+    """``[cluster]``: hosts and ranks per host; the hardware profile supplies missing ones."""
 
     hosts: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = Field(default=None, description="machines")
     ranks_per_host: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = Field(
@@ -286,18 +286,18 @@ class TrainSection(Section):
 
     @property
     def update_rule(self) -> str:
-        """The optimizer; sgd with momentum by a name of its own, as it keeps a value beside each parameter."""
+        """The optimizer's name; "sgd-momentum" for sgd with momentum, which keeps a value beside each parameter."""
         return "sgd-momentum" if self.momentum > 0 else self.optimizer
 
     def gradient_limit(self, ranks: int) -> float:
-        """The norm to which one of P ranks clips its gradient rows; 0: not at all. Source: SANCUS, local clipping; its
-        derivation divides by the root of P, its conclusion multiplies (docs/systems/sancus.md)."""
+        """Return the norm to which each of P ranks clips its gradient rows; 0: no clipping. Source: SANCUS, local
+        clipping; its derivation divides by the root of P, its conclusion multiplies (docs/systems/sancus.md)."""
         share = math.sqrt(ranks)
         return self.clip_norm / share if self.clip_scale == "inverse-sqrt" else self.clip_norm * share
 
 
 class HardwareSection(Section):
-    """``[hardware]``: what the prediction is for."""
+    """``[hardware]``: the machine that is predicted."""
 
     profile: str | None = Field(
         default=None, min_length=1, description="name or path of a profile; default: this machine's last calibration"

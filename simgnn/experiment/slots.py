@@ -1,5 +1,5 @@
-"""The slots of an experiment: their defaults, and checks between choices. Each policy and section reports which
-choices do not suit it, by the traits of the others."""
+"""The slots of an experiment: their defaults, and checks between choices. Each policy and section reports which choices
+do not suit it, by the traits of the others."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -33,7 +33,7 @@ Stated = Callable[[tuple[str, ...]], bool]
 
 
 def kinds_in(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Slot -> the kind that an experiment's table names."""
+    """Return the kind that an experiment's table names in each slot."""
     slots = {slot: table.get(slot) for slot in SLOTS}
     return {slot: found["kind"] for slot, found in slots.items() if isinstance(found, Mapping) and "kind" in found}
 
@@ -41,11 +41,10 @@ def kinds_in(table: Mapping[str, Any]) -> dict[str, Any]:
 def settled(
     values: Mapping[str, Any], origin: Origin, stated: Stated, trains: bool = True
 ) -> tuple[dict[str, Any], list[str]]:
-    """``values`` (section or slot -> checked value) without the idle options of shipped systems, and all faults.
+    """Return ``values`` (section or slot -> checked value) without idle options of shipped systems, and all faults.
 
-    An option without effect goes back to its default, unless a user has set it, which is a fault. ``trains``: whether
-    the partition is to be trained on, so that all slots must suit one another.
-    """
+    An option without effect falls back to its default; if a user has set it, it is a fault. ``trains``: whether the
+    partition is to be trained on, so that all slots must suit one another."""
     asked = {name: values[name] for name in (*SLOTS, "model", "train", "graph", "cluster")}
     choices = Choices(**asked, trains=trains, kinds=shipped)
     problems: list[str] = []
@@ -68,7 +67,8 @@ def settled(
 
 
 def slot_refusals(choices: Choices) -> Iterator[Refusal]:
-    """Slots that do not suit one another: what a partition divides, and what moves rows, blocks or mini-batches."""
+    """Yield the slots that do not suit one another: what a partition divides, and what moves rows, blocks or
+    mini-batches."""
     if not choices.trains:
         return
     communication, batching = choices.communication, choices.batching
@@ -100,7 +100,7 @@ def slot_refusals(choices: Choices) -> Iterator[Refusal]:
 
 
 def expected_cut(cut: Cut) -> str:
-    """The shipped partitions that divide a graph by a cut, for messages."""
+    """List the shipped partitions that divide a graph by a cut, for messages."""
     what = "edges (a vertex-cut)" if cut == "vertex-cut" else "vertices (an edge-cut)"
     kinds = shipped("partition").items()
     fitting = [kind for kind, found in kinds if issubclass(found, Partitioner) and found.cut == cut]

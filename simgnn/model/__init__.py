@@ -1,1 +1,1 @@
-"""A graph neural network as layers, shapes and costs; no torch."""
+"""A graph neural network as layers, shapes and costs, without torch."""

@@ -1,10 +1,9 @@
-"""What each segment of a layer costs: pieces of primitive work (``simgnn.program.ops.Work`` names the primitives), and
-the rows inside the update that no other op sees but that take memory.
+"""The cost of each segment of a layer: pieces of primitive work (``simgnn.program.ops.Work`` names the primitives), and
+rows inside the update that take memory but that no other op reads.
 
-Sizes are opaque here (T): numbers, or the planner's columns. A dense product [rows, inner] @ [inner, outer] runs
-backward as one product for the weights and, where the input needs a gradient, one for the input. Rows inside the update
-are widths in elements, read off the modules in ``executor/layers``; each has as many rows as the layer computes.
-"""
+Sizes are of any type T: numbers, or the planner's columns. A dense product [rows, inner] @ [inner, outer] runs backward
+as one product for the weights and, if the input needs a gradient, one for the input. Rows inside the update are widths
+in elements, read off the modules in ``executor/layers``; there are as many of each as rows that the layer computes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ EXPONENTIAL_PASSES = 3
 
 @dataclass(frozen=True)
 class Piece(Generic[T]):
-    """One piece of work: a primitive of the device curves and its sizes. ``locality``: the table of the partition that
-    profiles its index stream, where that is not the aggregation's. ``held``: elements that the piece makes beside what
-    its op writes, and holds until the op adds them to a buffer."""
+    """One piece of work: a primitive of the device curves and its sizes. ``locality``: the partition's table that
+    profiles the index stream, if it is not the aggregation's. ``held``: elements that the piece computes beside its
+    op's output, and holds until the op adds them to a buffer."""
 
     primitive: str
     sizes: Mapping[str, T | int]
@@ -31,8 +30,8 @@ class Piece(Generic[T]):
 
 @dataclass(frozen=True)
 class RowSet(Generic[T]):
-    """The rows that a segment works on: how many, and (sparse features) how many stored values. ``centred``: sparse
-    rows minus their mean, with one more column that says how often the mean is subtracted."""
+    """The rows that a segment reads: how many, and (sparse features) how many stored values. ``centred``: sparse rows
+    minus their mean, with one more column that holds how often the mean is subtracted."""
 
     rows: T
     nonzeros: T | None = None
@@ -40,7 +39,7 @@ class RowSet(Generic[T]):
 
 
 def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
-    """Forward of rows @ W. For centred rows W gets one more row, in a copy: minus the product of the mean and W."""
+    """The forward of rows @ W. For centred rows W gets one more row, in a copy: minus the product of the mean and W."""
     if rows.nonzeros is not None:
         extended: list[Piece[T]] = []
         if rows.centred:
@@ -53,8 +52,8 @@ def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
 
 
 def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bool) -> list[Piece[T]]:
-    """Backward of rows @ W: the weights' gradient, added to what other rows gave, then the rows' own. For centred rows
-    the weights' gradient has one more row, whose product with the mean is subtracted from the others."""
+    """The backward of rows @ W: the weights' gradient, added to that of other rows, then the rows' own. For centred
+    rows the weights' gradient has one more row, whose product with the mean is subtracted from the others."""
     added = Piece[T]("elementwise", {"rows": inner, "width": outer, "passes": 3})
     if rows.nonzeros is not None:
         less: list[Piece[T]] = []
@@ -71,36 +70,36 @@ def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bo
 
 
 def pass_over(rows: T, width: int, passes: int) -> Piece[T]:
-    """``passes`` reads or writes of [rows, width]."""
+    """The work of ``passes`` reads or writes of [rows, width]."""
     return Piece("elementwise", {"rows": rows, "width": width, "passes": passes})
 
 
 def aggregate(edges: T, rows: T, sources: T, width: int) -> list[Piece[T]]:
-    """Sum of source rows over the in-edges of each row; backward is the same with rows and sources swapped."""
+    """The sum of source rows over the in-edges of each row; for backward, swap rows and sources."""
     return [Piece("spmm", {"edges": edges, "rows": rows, "sources": sources, "width": width})]
 
 
 def scores(layer: LayerSpec, rows: T, passes: int) -> Piece[T]:
-    """``passes`` over prepared rows that make their scores, [rows, heads], or reverse that: each pass reads a row, and
-    may write it in place."""
+    """``passes`` over prepared rows that compute their attention scores, [rows, heads], or the reverse: each pass reads
+    a row, and may write it in place."""
     sizes: dict[str, T | int] = {"rows": rows, "width": layer.prepared_width, "heads": layer.heads, "passes": passes}
     return Piece("attention_scores", sizes)
 
 
 def _attend(primitive: str, layer: LayerSpec, edges: T, rows: T, sources: T, width: int) -> Piece[T]:
-    """A pass over edges that makes something of width ``width`` for each of ``rows``, from rows picked by an index."""
+    """A pass over edges that computes a result of width ``width`` for each of ``rows`` from gathered rows."""
     sizes: dict[str, T | int] = {"edges": edges, "rows": rows, "sources": sources, "width": width}
     return Piece(primitive, {**sizes, "heads": layer.heads})
 
 
 def attention_maximum(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
-    """Scores of sources and targets, then the greatest of each row and head."""
+    """The scores of sources and targets, then the maximum of each row and head."""
     greatest = _attend("attention_maximum", layer, edges, rows, sources, layer.heads)
     return [scores(layer, sources, 1), scores(layer, rows, 1), greatest]
 
 
 def sums(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
-    """Sums of source rows; with attention, scores and sums of weights and of weighted rows."""
+    """The sums of source rows; with attention, scores and sums of weights and of weighted rows."""
     if not layer.attends:
         return aggregate(edges, rows, sources, layer.prepared_width)
     summed = _attend("attention_sums", layer, edges, rows, sources, layer.prepared_width)
@@ -108,8 +107,8 @@ def sums(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
 
 
 def sums_backward(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
-    """Backward of :func:`sums`. With attention: gradients of scores by target and of rows by source; then those of the
-    attention's parameters, and of rows through scores, for which rows are read and scored again."""
+    """The backward of :func:`sums`. With attention: gradients of scores by target and of rows by source; then those of
+    the attention's parameters, and of rows through scores, for which rows are read and scored again."""
     if not layer.attends:
         return aggregate(edges, sources, rows, layer.prepared_width)
     reversed_ = _attend("attention_gradients", layer, edges, sources, rows, layer.prepared_width)
@@ -117,7 +116,7 @@ def sums_backward(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece
 
 
 def attended_block(layer: LayerSpec, edges: T, rows: T, sources: T, added: bool) -> list[Piece[T]]:
-    """Attention over one more block of ``sources`` rows: scores, maxima, weighted sums; where they are ``added`` to
+    """Attention over one more block of ``sources`` rows: scores, maxima, weighted sums; if they are ``added`` to
     earlier sums, those times the change of their weights."""
     pieces: list[Piece[T]] = [
         *attention_maximum(layer, edges, rows, sources),
@@ -127,8 +126,8 @@ def attended_block(layer: LayerSpec, edges: T, rows: T, sources: T, added: bool)
 
 
 def attended_block_backward(layer: LayerSpec, edges: T, rows: T, targets: T, added: bool) -> list[Piece[T]]:
-    """Backward of :func:`attended_block` for the ``rows`` that were sources of one more block of ``targets``: split
-    what arrives, then compute gradients of scores by both ends and of rows."""
+    """The backward of :func:`attended_block` for the ``rows`` that were sources of one more block of ``targets``: split
+    the gradients that arrive, then compute gradients of scores by both ends and of rows."""
     pieces: list[Piece[T]] = [
         pass_over(targets, layer.aggregated_width + 2 * layer.heads, 2),
         scores(layer, rows, 1),
@@ -138,12 +137,12 @@ def attended_block_backward(layer: LayerSpec, edges: T, rows: T, targets: T, add
 
 
 def block_scores_backward(layer: LayerSpec, rows: T) -> list[Piece[T]]:
-    """Gradients of rows through the scores of both ends, and of both attention vectors, after all blocks."""
+    """The gradients of rows through the scores of both ends, and of both attention vectors, after all blocks."""
     return [pass_over(rows, layer.prepared_width, 2), scores(layer, rows, 4)]
 
 
 def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piece[T]]:
-    """Forward of what follows the aggregation: dense products, then bias and activation in one pass in place."""
+    """The forward after the aggregation: dense products, then bias and activation in one pass in place."""
     rows = aggregated.rows
     pieces: list[Piece[T]] = []
     if layer.kind == "gin":
@@ -169,23 +168,22 @@ def update(layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T]) -> list[Piec
 
 
 def _finished(layer: LayerSpec, rows: T) -> Piece[T]:
-    """Bias and activation; an exponential of each element where that is ELU, whose backward has none."""
+    """Bias and activation; ELU computes an exponential of each element in forward only."""
     return pass_over(rows, layer.width_out, 2 + EXPONENTIAL_PASSES * (layer.follows == "elu"))
 
 
 def dropout(layer: LayerSpec, rows: T) -> list[Piece[T]]:
-    """Dropout of a layer's output, in place, and of its gradient alike. Drawing the mask counts for nothing: one hash
-    of integers for four elements."""
+    """Dropout of a layer's output, in place, or of its gradient. Drawing the mask counts as free: one integer hash for
+    four elements."""
     return [pass_over(rows, layer.width_out, 2)]
 
 
 def update_backward(
     layer: LayerSpec, aggregated: RowSet[T], own: RowSet[T], aggregated_gradient: bool, own_gradient: bool
 ) -> list[Piece[T]]:
-    """Backward of :func:`update`: the activation's mask and the bias' sums in one pass, then the products.
+    """The backward of :func:`update`: the activation's mask and the bias' sums in one pass, then the products.
 
-    Without activation there are only the sums; but a gradient that passes through unchanged is copied.
-    """
+    Without activation there are only the sums; but a gradient that passes through unchanged is copied."""
     rows = aggregated.rows
     copied = layer.order == "transform-first"
     pieces: list[Piece[T]] = [pass_over(rows, layer.width_out, 3 if layer.activation or copied else 1)]
@@ -210,11 +208,10 @@ def update_backward(
 
 
 def saved_rows(layer: LayerSpec, summed_apart: bool) -> dict[str, int]:
-    """Rows that the update leaves for its backward beside those that it reads and writes.
+    """The rows that the update saves for its backward beside its inputs and outputs.
 
-    GIN: the input of its MLP (own and summed rows added up, unless they are multiplied each: ``summed_apart``), and
-    that of the MLP's second product. GAT: the weighted means of its rows, before bias and activation.
-    """
+    GIN: the input of its MLP (own and summed rows added up, unless each is multiplied by itself: ``summed_apart``), and
+    that of the MLP's second product. GAT: the weighted means of its rows, before bias and activation."""
     if layer.kind == "gin":
         total = {} if summed_apart else {"total": layer.width_in}
         return {**total, "inside": layer.hidden}
@@ -222,19 +219,18 @@ def saved_rows(layer: LayerSpec, summed_apart: bool) -> dict[str, int]:
 
 
 def reversing_rows(layer: LayerSpec) -> dict[str, int]:
-    """Rows that the backward of the update holds beside the gradients that it reads and writes.
+    """The rows that the backward of the update holds beside the gradients that it reads and writes.
 
-    GIN: the gradient of what its MLP holds inside. GAT: that of the means; without an activation it is the one that
-    came in. Deviation: where torch's kernels reverse the quotient (GPUs), they hold two more of these for a moment.
-    """
+    GIN: the gradient of the MLP's inner rows. GAT: that of the means; without an activation it is the incoming
+    gradient. Deviation: if torch's kernels reverse the quotient (GPUs), they hold two more of these for a moment."""
     if layer.kind == "gin":
         return {"inside": layer.hidden}
     return {"mean": layer.width_out} if layer.attends and layer.activation else {}
 
 
 class ReversedRows(NamedTuple):
-    """Elements a row that the backward of an update holds for a short time: ``width`` beside the gradients of weights,
-    and at least ``least`` in all. ``copies_own``: the gradient of own rows is a copy, made after everything else."""
+    """Elements per row that the backward of an update holds for a short time: ``width`` beside the gradients of
+    weights, and at least ``least`` in all. ``copies_own``: the gradient of own rows is a copy, made last."""
 
     width: int
     least: int
@@ -242,12 +238,13 @@ class ReversedRows(NamedTuple):
 
 
 def passing_rows(layer: LayerSpec, through: bool, own_gradient: bool) -> ReversedRows:
-    """What the backward of the update holds beside what it writes: gradients of the sums (``through``) and of own rows.
+    """The rows that the backward of the update holds beside its outputs: gradients of the sums (``through``) and of own
+    rows.
 
-    An activation makes a masked copy of the gradient that comes in, unless one of the gradients that are written is
-    that copy (of sums that nothing is multiplied by). A limit makes one more, scaled down, before anything is written.
-    GIN's own and summed rows are added up, so their one gradient is written, and copied when the MLP's are gone.
-    """
+    An activation makes a masked copy of the incoming gradient, unless one of the gradients that are written is that
+    copy (of sums that nothing is multiplied by). A limit makes one more, scaled down, before anything is written. GIN's
+    own and summed rows are added up, so their one gradient is written, and copied after the MLP's gradients are
+    freed."""
     made = (layer.activation + (layer.gradient_limit > 0)) * layer.width_out
     inside = sum(reversing_rows(layer).values())
     summed = layer.aggregated_width if through else 0

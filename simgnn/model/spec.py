@@ -1,4 +1,4 @@
-"""Dropout as numbers: how large a share of the elements is dropped, in steps that a mask can draw. No torch here."""
+"""The layers of a model as numbers, including dropout in steps that a mask can draw. No torch here."""
 
 import math
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ STEPS = 1 << 16
 
 
 def dropped_steps(share: float) -> int:
-    """The share of the elements that is dropped, in 0..1, as the nearest number of ``STEPS``."""
+    """Return the share of dropped elements, in 0..1, as the nearest number of ``STEPS``."""
     return round(share * STEPS)
 
 
 def kept_share(steps: int) -> float:
-    """Share of the elements that is kept where ``steps`` of ``STEPS`` are dropped; exact in float32 too."""
+    """Return the share of elements that remain if ``steps`` of ``STEPS`` are dropped; exact in float32 too."""
     return (STEPS - steps) / STEPS
 
 
@@ -28,19 +28,18 @@ BUILT_IN_LAYERS = ("gcn", "sage", "gin", "gat")
 class LayerSpec:
     """One layer, on rows x of width ``width_in``; layers are numbered 1..L.
 
-    ``kind``: gcn, sage, gin, gat or "package.module:Class". ``order``: whether rows are aggregated before or after
-    the dense transform. ``activation``: whether ``function`` follows the layer (all but the last). ``dropout``: share
-    of the elements of its output that training drops then, see :mod:`simgnn.model.spec`. ``hoisted``: the input of
-    the aggregation is constant, so it is computed once (layer 1, aggregate-first, inputs exchanged once).
-    ``sparse_input``: rows are a sparse feature matrix. ``centred_input``: less their mean, which is told by one more
-    column than ``width_in`` and taken off in products. ``hidden``: width inside the MLP of GIN. ``prepared_width``:
-    width of the rows that are aggregated and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``,
-    run as one segment. ``heads``: of attention (gat only).
+    ``kind``: gcn, sage, gin, gat or "package.module:Class". ``order``: whether rows are aggregated before or after the
+    dense transform. ``activation``: whether ``function`` follows the layer (all but the last). ``dropout``: share of
+    the elements of its output that training drops then, see :mod:`simgnn.model.spec`. ``hoisted``: the input of the
+    aggregation is constant, so it is computed once (layer 1, aggregate-first, inputs exchanged once). ``sparse_input``:
+    rows are a sparse feature matrix. ``centred_input``: minus their mean, which takes one more column than ``width_in``
+    and is subtracted in products. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that
+    are aggregated and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment.
+    ``heads``: of attention (gat only).
 
-    ``sums_inputs``: rows are summed first and transformed then, as a segment of its own, while backward has the order
-    of ``order`` (transform-first): (A x) W is A (x W), so that gradients are summed as wide as the layer's output.
-    ``gradient_limit``: largest Frobenius norm of a rank's gradient of the output before the activation; 0: none.
-    """
+    ``sums_inputs``: rows are summed first and then transformed, as a segment of its own, while backward has the order
+    of ``order`` (transform-first): (A x) W is A (x W), so that summed gradients have the width of the layer's output.
+    ``gradient_limit``: largest Frobenius norm of a rank's gradient of the output before the activation; 0: none."""
 
     index: int
     kind: str
@@ -62,12 +61,12 @@ class LayerSpec:
 
     @property
     def follows(self) -> Activation:
-        """What follows the layer."""
+        """The activation function after the layer, or "none"."""
         return self.function if self.activation else "none"
 
     @property
     def dropped(self) -> int:
-        """How many 65,536ths of its output's elements are dropped."""
+        """How many 65,536ths of the output's elements are dropped."""
         return dropped_steps(self.dropout)
 
     @property
@@ -82,18 +81,18 @@ class LayerSpec:
 
     @property
     def adds_own_rows(self) -> bool:
-        """Whether the update adds own rows to the sums before anything is multiplied."""
+        """Whether the update adds own rows to the sums before any product."""
         return self.kind == "gin"
 
     @property
     def attends(self) -> bool:
-        """Whether sums are weighed by attention: a maximum over in-edges comes first, then sums of weighted rows and of
-        weights. The attention's parameters are learned in these segments."""
+        """Whether attention weights the sums: a maximum over in-edges comes first, then sums of weighted rows and of
+        weights. The attention's parameters are trained in these segments."""
         return self.heads > 0
 
     @property
     def aggregated_width(self) -> int:
-        """Width of the sums: of prepared rows, and of each head's weights."""
+        """The width of the sums: of prepared rows, and of each head's weights."""
         return self.prepared_width + self.heads
 
 
@@ -107,7 +106,7 @@ class ModelSpec:
 
 
 def parameter_shapes(layer: LayerSpec) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Names and shapes of a built-in layer's parameters, in the order of its module."""
+    """Return the names and shapes of a built-in layer's parameters, in the order of its module."""
     if layer.kind == "gcn":
         return (("weight", (layer.width_in, layer.width_out)), ("bias", (layer.width_out,)))
     if layer.kind == "sage":
@@ -132,5 +131,5 @@ def parameter_shapes(layer: LayerSpec) -> tuple[tuple[str, tuple[int, ...]], ...
 
 
 def parameter_count(layer: LayerSpec) -> int:
-    """Number of trainable values of a built-in layer."""
+    """Return the number of trainable values of a built-in layer."""
     return sum(math.prod(shape) for _, shape in parameter_shapes(layer))

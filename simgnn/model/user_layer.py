@@ -1,9 +1,8 @@
-"""A user's own layer ("package.module:Class"): its parameters and, where the class declares it, its cost.
+"""A user's own layer ("package.module:Class"): its parameters and, if the class declares it, its cost.
 
 A class that is to be simulated has a static method ``work(segment, rows, edges, sources, width_in, width_out)`` that
-returns (primitive, sizes) pairs for each segment: "prepare", "aggregate", "update" (or "forward"), and the same with
-"/backward" behind it. Sizes are whatever was passed in, or numbers. Without it the layer runs, but is not simulated.
-"""
+returns (primitive, sizes) pairs for each segment: "prepare", "aggregate", "update" (or "forward"), and each with
+"/backward" appended. Sizes are the values passed in, or numbers. Without it the layer runs, but is not simulated."""
 
 import importlib
 from typing import Any, TypeVar
@@ -17,10 +16,10 @@ T = TypeVar("T")
 
 
 def user_shape(kind: str) -> tuple[bool, Any]:
-    """Whether a user's layer "package.module:Class" has only ``forward``, and its ``prepared_width`` if it has one.
+    """Return whether a user's layer "package.module:Class" has only ``forward``, and its ``prepared_width`` if it has
+    one.
 
-    Raises :class:`ConfigError` for a class that cannot be imported or is no layer; a built-in kind is always fine.
-    """
+    Raises :class:`ConfigError` for a class that cannot be imported or is no layer; built-in kinds always pass."""
     if kind in BUILT_IN_LAYERS:
         return False, None
     found = load_user_class(kind)
@@ -34,13 +33,13 @@ def user_shape(kind: str) -> tuple[bool, Any]:
 
 
 def _defines_forward(found: Any) -> bool:
-    """Whether a class says what ``forward`` does; torch's own Module only names it."""
+    """Whether a class implements ``forward``; torch's own Module only names it."""
     owner = next((base for base in getattr(found, "__mro__", ()) if "forward" in vars(base)), None)
     return owner is not None and not owner.__module__.startswith("torch.nn.modules.module")
 
 
 def load_user_class(kind: str) -> Any:
-    """Import "package.module:Class"; a :class:`ConfigError` says what could not be found."""
+    """Import "package.module:Class"; raises :class:`ConfigError` if the module or the class cannot be found."""
     module_name, _, class_name = kind.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -56,8 +55,8 @@ def load_user_class(kind: str) -> Any:
 
 
 def work_of(layer: LayerSpec, segment: str, rows: T, edges: T, sources: T, built_in: list[Piece[T]]) -> list[Piece[T]]:
-    """The cost of a segment: ``built_in`` of a built-in layer, else what the user's class declares, even if that is
-    nothing; "undeclared" where the class has no ``work``."""
+    """Return the cost of a segment: ``built_in`` for a built-in layer, else what the user's class declares, even if
+    that is no work; "undeclared" if the class has no ``work``."""
     if layer.kind in BUILT_IN_LAYERS:
         return built_in
     declared: Any = getattr(load_user_class(layer.kind), "work", None)
@@ -74,7 +73,7 @@ def work_of(layer: LayerSpec, segment: str, rows: T, edges: T, sources: T, built
 
 
 def parameters_of(layer: LayerSpec) -> int:
-    """Number of trainable values of a layer; a user's module is made once to count them."""
+    """Return the number of trainable values of a layer; a user's module is instantiated once to count them."""
     if layer.kind in BUILT_IN_LAYERS:
         return parameter_count(layer)
     found = load_user_class(layer.kind)

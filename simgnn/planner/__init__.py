@@ -1,1 +1,1 @@
-"""From an experiment and the statistics of its partition to a program."""
+"""Plans the program of an experiment from the statistics of its partition."""

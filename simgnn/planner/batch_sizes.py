@@ -1,4 +1,4 @@
-"""Sizes of an experiment's mini-batches, which are sampled once and kept like partitions, or estimated."""
+"""The sizes of an experiment's mini-batches, which are sampled once and cached like partitions, or estimated."""
 
 import hashlib
 import json
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PreparedBatches:
     """All batches of a run in ``folder``, drawn by ``plan``; ``source``: digest of graph and partition; ``hosts`` [P].
-    ``placement``: with a number of hot rows; ``fetched_ahead``: whether ranks know beforehand which rows to send."""
+    ``placement``: with a resolved number of hot rows; ``fetched_ahead``: whether ranks know beforehand which rows to
+    send."""
 
     plan: SamplingPlan
     source: str
@@ -45,8 +46,8 @@ class PreparedBatches:
     sizes: BatchSizes
 
     def table(self) -> dict[str, str | None]:
-        """Where the executor finds what it draws from (``plan``), the presampled batches (``folder``) and what ranks
-        gather and send (``fetches``; None where they ask each other). Writes what is not there yet."""
+        """Return the paths that the executor reads: ``plan``, ``folder`` (presampled batches) and ``fetches`` (which
+        rows ranks gather and send; None if they request rows). Writes files that do not exist yet."""
         fetches, plan = self.fetches(), save_plan(self.plan, self.source, self.folder / PLAN)
         return {
             "plan": str(plan.resolve()),
@@ -56,7 +57,7 @@ class PreparedBatches:
         }
 
     def fetches(self) -> FetchPlan | None:
-        """What ranks gather and send, planned on disk; None where they ask each other while training."""
+        """Plan on disk which rows ranks gather and send; None if they request rows during training."""
         if not self.fetched_ahead:
             return None
         hosts, hot_rows = np.array(self.hosts, np.int64), self.placement.cached_rows
@@ -72,10 +73,9 @@ ESTIMATE_NOTE = (
 
 
 def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[RowStore, BatchSizes]:
-    """The placement with a number of hot rows, and sizes of mini-batches, estimated from the statistics of a graph.
+    """Estimate the placement's number of hot rows and the sizes of mini-batches from the statistics of a graph.
 
-    Raises :class:`ConfigError` for options that need the graph, or statistics that lack something.
-    """
+    Raises :class:`ConfigError` for options that need the graph, or statistics that lack a table."""
     batching, placement = experiment.sampling, experiment.row_store
     assert batching is not None
     assert placement is not None
@@ -108,7 +108,7 @@ def check_training_vertices(graph: "Graph") -> None:
 
 
 def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition") -> SamplingPlan:
-    """Which rank draws which batches of a graph with training vertices."""
+    """Plan which rank draws which batches of a graph with training vertices."""
     assert experiment.sampling is not None
     assert graph.train_mask is not None
     train = np.flatnonzero(graph.train_mask)
@@ -120,7 +120,7 @@ def prepare_batches(
     experiment: Experiment, graph: "Graph", partition: "PartitionArtifact", cache: Path | None,
     stage: Callable[[str], None],
 ) -> PreparedBatches:  # fmt: skip
-    """Sample every batch of the run, or find them in the cache, and count what they need."""
+    """Sample every batch of the run, or find them in the cache, and count the rows that they need."""
     batching, store = experiment.sampling, experiment.row_store
     assert batching is not None
     assert store is not None

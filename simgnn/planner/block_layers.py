@@ -1,9 +1,8 @@
 """Layers on blocks of edges, forward and backward: in mini-batches, and in the evaluation of a model trained on them.
 
-The rows that a block's edges lead to come first among the rows that they lead from. In a mini-batch, layer l of L sums
-over the block of hop L - l + 1, from the rows after that hop to those before. Source: the common plan of sampled
-systems (docs/systems/mini-batches.md).
-"""
+The destination rows of a block come first among its source rows. In a mini-batch, layer l of L sums over the block of
+hop L - l + 1, from the rows after that hop to those before. Source: the common plan of sampled systems
+(docs/systems/mini-batches.md)."""
 
 from dataclasses import dataclass, field
 
@@ -39,8 +38,8 @@ POINTER_BYTES, SOURCE_BYTES = 8, 4
 
 @dataclass(frozen=True)
 class Place:
-    """Where a layer works: ``names`` of sizes and templates, the buffer ``block`` of its edges, the buffer ``below`` of
-    its input rows, those of all sources."""
+    """The buffers and names of a layer: ``names`` of sizes and templates, the buffer ``block`` of its edges, the buffer
+    ``below`` of its input rows, those of all sources."""
 
     names: Names
     block: str
@@ -48,7 +47,7 @@ class Place:
 
 
 def place_in_batches(model: ModelSpec, layer: LayerSpec, templates: tuple[str, ...]) -> Place:
-    """The place of a layer in the mini-batches of training steps of ``templates``."""
+    """Return the place of a layer in the mini-batches of training steps of ``templates``."""
     hop = len(model.layers) - layer.index + 1
     names = Names(
         rows=rows_after(hop - 1),
@@ -85,7 +84,8 @@ class BlockLayer:
         self.source = f"{names.prefix}prepared/{layer.index}" if layer.has_prepare else self.place.below
 
     def forward(self) -> str:
-        """Prepare all rows, sum over the block, update the rows that are left; returns the buffer of these."""
+        """Emit: prepare all rows, sum over the block, update the destination rows. Returns the buffer of the output
+        rows."""
         builder, layer, segments = self.builder, self.layer, self.segments
         names, below = self.place.names, self.place.below
         if layer.has_prepare:
@@ -104,7 +104,7 @@ class BlockLayer:
         return hidden
 
     def backward(self) -> None:
-        """Reverse the update, the sum and the preparation. Input rows get a gradient if they are learned."""
+        """Emit the reverse of update, sum and preparation. Input rows get a gradient if they are learned."""
         builder, layer, segments, names = self.builder, self.layer, self.segments, self.place.names
         trained = self.learned_inputs or segments.needs_gradient(layer)
         through, own = trained or layer.has_prepare, trained and layer.uses_own_rows
@@ -153,10 +153,9 @@ class BlockLayer:
 def emit_inference(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats) -> None:
     """Emit the evaluation of a model that is trained on mini-batches, each op after the one that it waits for.
 
-    Rows of remote in-neighbours arrive from their owners, then a layer works on all in-edges of the rank's own vertices
-    as on a sampled block: exact, and nothing is drawn. Our decision: the papers of DistDGL and RapidGNN do not say how
-    accuracies were obtained. It needs memory for the rows of two layers, of own vertices and their in-neighbours.
-    """
+    Rows of remote in-neighbours arrive from their owners, then a layer reads all in-edges of the rank's own vertices as
+    in a sampled block: exact, and nothing is drawn. Our decision: the papers of DistDGL and RapidGNN do not say how
+    accuracies were obtained. It needs memory for the rows of two layers, of own vertices and their in-neighbours."""
     rows = builder.column(f"{EVALUATING}rows", stats.rows)
     names = Names(
         rows=rows,
@@ -192,7 +191,7 @@ def emit_inference(builder: ProgramBuilder, model: ModelSpec, stats: PartitionSt
 
 
 def _with_halo(builder: ProgramBuilder, names: Names, layer: LayerSpec, own: str) -> str:
-    """The input rows of a layer, of own vertices and, behind them, of their remote in-neighbours."""
+    """Emit the input rows of a layer: of own vertices, followed by those of their remote in-neighbours."""
     index, width = layer.index, layer.width_in
     leaving = builder.buffer(f"{EVALUATING}sent/{index}", sent(HALO), width)
     arrived = builder.buffer(f"{EVALUATING}halo/{index}", received(HALO), width)

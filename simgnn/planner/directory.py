@@ -1,4 +1,4 @@
-"""The run directory as it is before a backend starts: the experiment, the hardware and the plan."""
+"""Writes the run directory before a backend starts: the experiment, the hardware and the plan."""
 
 import json
 import os
@@ -27,10 +27,9 @@ PLAN_FORMAT = 1
 
 
 def check_free(directory: Path, force: bool) -> None:
-    """Raise :class:`ConfigError` when ``directory`` cannot be made, or holds something that may not be replaced.
+    """Raise :class:`ConfigError` if ``directory`` cannot be created, or holds files that may not be replaced.
 
-    ``force`` allows to replace an earlier run directory, and nothing else.
-    """
+    ``force`` allows replacing an earlier run directory, and nothing else."""
     check_output_folder(directory, "--out")
     if not directory.is_dir() or not any(directory.iterdir()):
         return
@@ -51,8 +50,7 @@ def write_run_directory(
 ) -> Path:
     """Write ``experiment.toml``, ``hardware.toml`` and ``plan/`` under a temporary name, then rename the folder.
 
-    ``shards`` is the folder of the ranks' features and labels, which a run needs and a simulation does not.
-    """
+    ``shards`` is the folder of the ranks' features and labels, which a run needs and a simulation does not."""
     check_free(directory, force)
     directory = directory.resolve()
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +79,8 @@ def write_run_directory(
 
 
 def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
-    """The content of ``plan/plan.json``: artefacts by path, the model's layers, how to train, the program's digest."""
+    """Return the content of ``plan/plan.json``: artefacts by path, the model's layers, how to train, the program's
+    digest."""
     experiment, facts, origin = prepared.experiment, prepared.stats.facts, prepared.stats.origin
     policies: dict[str, Policy] = {slot: getattr(experiment, slot) for slot in SLOTS}
     if prepared.batches is not None:
@@ -114,11 +113,10 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
 
 
 def recorded_experiment(directory: Path, here: Experiment) -> Experiment:
-    """The experiment of a run directory, to be compared with the experiment ``here``.
+    """Load the experiment of a run directory, to be compared with the experiment ``here``.
 
-    Raises :class:`ConfigError` where the directory names a policy that is not shipped, unless ``here`` names it in the
-    same slot: a run directory never causes code to be imported.
-    """
+    Raises :class:`ConfigError` if the directory names a policy that is not shipped, unless ``here`` names it in the
+    same slot: a run directory never causes code to be imported."""
     path = directory / EXPERIMENT_FILE
     table = load_toml(path)
     problems = [
@@ -134,10 +132,9 @@ def recorded_experiment(directory: Path, here: Experiment) -> Experiment:
 
 
 def differences(experiment: Experiment, directory: Path) -> list[tuple[str, Any, Any]]:
-    """(key path, value in the run directory, value here) of every field that differs; hardware and name do not count.
+    """Return (key path, value in the run directory, value here) of every field that differs, except hardware and name.
 
-    A cluster that ``experiment`` does not state is taken from the directory.
-    """
+    If ``experiment`` states no cluster, the directory's is used."""
     there = recorded_experiment(directory, experiment)
     cluster = there.cluster
     here = with_default_cluster(experiment, (cluster.hosts or 1, cluster.ranks_per_host or 1))

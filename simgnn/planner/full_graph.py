@@ -1,8 +1,7 @@
 """Full-graph training: forward and backward of every layer, around sums that the communication completes.
 
-Rows are prepared and updated where they are held; between the two, ``Sums`` brings the rows of in-neighbours together.
-Source: the common plan of full-graph systems.
-"""
+Each rank prepares and updates the rows that it holds; between the two, ``Sums`` adds the rows of in-neighbours. Source:
+the common plan of full-graph systems."""
 
 from dataclasses import replace
 
@@ -24,7 +23,7 @@ class FullGraphPlan:
         self.sums = sums
 
     def inputs(self) -> None:
-        """Emit what happens once before layer 1: inputs arrive, and their constant sum is computed."""
+        """Emit the ops that run once before layer 1: inputs arrive, and their constant sum is computed."""
         self.sums.fetch_inputs()
         layer = self.segments.model.layers[0]
         if layer.hoisted:
@@ -58,7 +57,7 @@ class FullGraphPlan:
         segments.dropout(layer, "forward")
 
     def backward(self, layer: LayerSpec) -> None:
-        """Emit the reverse of a layer: of its update, its sum, its prepare."""
+        """Emit the reverse of a layer: of update, sum and prepare."""
         if layer.whole:
             self._whole().backward_whole(layer)
             return

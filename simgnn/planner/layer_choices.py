@@ -13,12 +13,11 @@ from simgnn.program.ops import ITEM_BYTES
 
 @dataclass(frozen=True)
 class InputRows:
-    """What a communication does with the input rows of layer 1; by default, what mini-batches do.
+    """How a communication handles the input rows of layer 1; the defaults are those of mini-batches.
 
     ``rows``: what layer 1 exchanges, "input", "transformed" or "auto"; ``resent``: they travel in every epoch;
-    ``transforms_copies``: copies can be transformed where they are held; ``payload``: bytes of all halo input rows,
-    sent once; ``copied``: halo rows over all ranks.
-    """
+    ``transforms_copies``: ranks can transform the copies that they hold; ``payload``: bytes of all halo input rows,
+    sent once; ``copied``: halo rows over all ranks."""
 
     rows: str = "input"
     resent: bool = True
@@ -28,12 +27,11 @@ class InputRows:
 
 
 def plan_layers(experiment: Experiment, facts: GraphFacts, ranks: int, inputs: InputRows) -> tuple[ModelSpec, str]:
-    """The layers, and which rows of layer 1 travel, "input" or "transformed": every ``auto`` is resolved.
+    """Return the layers, and which rows of layer 1 travel, "input" or "transformed": every ``auto`` is resolved.
 
     Order of layers 2..L: the narrower side is aggregated. Layer 1 with dense inputs that are exchanged as inputs is
     aggregated first, since that sum is constant and computed once; sparse inputs are transformed first (their sums are
-    dense), except by GIN. ``rows = "auto"`` takes fewer payload bytes over the run.
-    """
+    dense), except by GIN. ``rows = "auto"`` chooses fewer payload bytes over the run."""
     model, train = experiment.model, experiment.train
     widths = model.widths(facts.feature_width, facts.classes)
     sparse, last = facts.feature_nonzeros is not None, model.layers
@@ -76,7 +74,7 @@ def plan_layers(experiment: Experiment, facts: GraphFacts, ranks: int, inputs: I
 
 
 def _sparse_sums(model: ModelSection, inputs: InputRows, whole: bool) -> list[str]:
-    """Why sums of sparse features cannot be made anew in every epoch, and what to set instead, key by key."""
+    """Explain why sums of sparse features cannot be computed in every epoch, and what to set instead, key by key."""
     why = "the graph's features are sparse, and layer 1 sums them before it transforms them, which is done only once"
     if whole:
         return [
@@ -96,7 +94,7 @@ def _sparse_sums(model: ModelSection, inputs: InputRows, whole: bool) -> list[st
 def _order(
     model: ModelSection, inputs: InputRows, index: int, width_in: int, width_out: int, sparse: bool, whole: bool
 ) -> Order:
-    """The order of a layer. What ``[model]`` states in vain was rejected when the experiment was loaded."""
+    """Choose the order of a layer. Contradictions within ``[model]`` were rejected when the experiment was loaded."""
     if not model.built_in:
         return "aggregate-first" if whole or model.order == "aggregate-first" else "transform-first"
     transformed = index == 1 and inputs.rows == "transformed"

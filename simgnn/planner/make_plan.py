@@ -1,4 +1,5 @@
-"""Experiment and PartitionStats in, program out. Every ``auto`` is resolved here, once, and written into the plan."""
+"""Plans a program from an experiment and partition statistics. Every ``auto`` is resolved here and written into the
+plan."""
 
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -31,10 +32,9 @@ FIRST, STEADY = "first", "steady"
 
 @dataclass(frozen=True)
 class Planned:
-    """A program, the layers that its modules are built from, and what ``auto`` became (key path -> value).
+    """A program, the layers that its modules are built from, and the values chosen for ``auto`` (key path -> value).
 
-    ``undeclared`` names user layers that declare no cost: they run, but are not simulated.
-    """
+    ``undeclared`` names user layers that declare no cost: they run, but are not simulated."""
 
     program: Program
     layers: tuple[LayerSpec, ...]
@@ -43,10 +43,9 @@ class Planned:
 
 
 def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | None = None) -> Planned:
-    """Plan training: on mini-batches of the sizes ``batches``, else on the full graph.
+    """Plan training on mini-batches of the sizes ``batches``, or without them on the full graph.
 
-    Raises :class:`ConfigError` for what the partition or the graph cannot serve.
-    """
+    Raises :class:`ConfigError` if the partition or the graph does not suit the experiment."""
     if batches is None and experiment.sampling is not None:
         raise ConfigError(
             f"batching.kind: got '{experiment.batching.label}', expected 'full': no batches were drawn; those of a "
@@ -92,7 +91,8 @@ def _full_graph(experiment: Experiment, stats: PartitionStats) -> tuple[Program,
 
 
 def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
-    """Raise :class:`ConfigError` where nothing can be trained: on what the graph has, or with this partition."""
+    """Raise :class:`ConfigError` if the graph lacks what training needs, or the partition does not suit the
+    communication."""
     facts, communication = stats.facts, experiment.communication
     problems = []
     if stats.kind != communication.cut:
@@ -142,8 +142,8 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
 
 @dataclass(frozen=True)
 class _Transfers:
-    """How the experiment's freshness and codec carry out transfers. What freshness serves was checked when the
-    experiment was loaded."""
+    """How the experiment's freshness and codec carry out transfers. Loading checked which transfers freshness
+    serves."""
 
     experiment: Experiment
     builder: ProgramBuilder

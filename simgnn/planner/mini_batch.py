@@ -1,10 +1,9 @@
-"""Mini-batch training: batches are drawn, their rows staged, their layers trained; three chains of ops a step.
+"""Mini-batch training: batches are drawn, their rows staged, their layers trained; three chains of ops per step.
 
 *Drawing* makes blocks. *Staging* brings rows: local ones, hot ones, those of other hosts, and a piece of the next
-epoch's cache. *Training* is one chain from the first layer to the optimizer. The schedule says how far the first two
-run ahead of the third, as dependencies on earlier steps. Where embeddings are learned, the ops that change them are at
-the end of the third, or beside it. Sources: docs/systems/distdgl.md, docs/systems/rapidgnn.md.
-"""
+epoch's cache. *Training* is one chain from the first layer to the optimizer. The schedule decides how far the first two
+run ahead of the third, as dependencies on earlier steps. Ops that update learned embeddings are at the end of the third
+chain, or beside it. Sources: docs/systems/distdgl.md, docs/systems/rapidgnn.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +61,7 @@ STEP, FIRST, OPENING = "step", "first", "opening"
 
 
 class StoredRows:
-    """Adds columns, routes and buffers for the sizes of a run's batches to a builder, and makes the chain of ops that
+    """Adds columns, routes and buffers for the sizes of a run's batches to a builder, and returns the chain of ops that
     stages a batch's rows. ``ready``: the op that completes these."""
 
     def __init__(
@@ -81,17 +80,19 @@ class StoredRows:
         self._buffers(stats.facts, schedule)
 
     def drawn(self) -> tuple[Access, ...]:
-        """What drawing a batch writes: its vertices, its seeds, its blocks by hop."""
+        """The outputs of drawing a batch: its vertices, its seeds, its blocks by hop."""
         return accesses([VERTICES, DRAWN_SEEDS, *map(drawn, range(1, self.hops + 1))])
 
     def check_fits(self) -> None:
-        """Raise :class:`~simgnn.errors.ConfigError` where the placement's limit cannot hold what is staged and kept."""
+        """Raise :class:`~simgnn.errors.ConfigError` if caches and staged batches exceed the placement's memory
+        limit."""
         builder, largest = self.builder, self.builder.columns["largest/inputs"]
         cached = np.zeros_like(largest) if self.cache is None else self.cache.rows
         self.placement.check_fits(cached, largest, builder.buffers[INPUTS].depth, self._width * builder.item_bytes)
 
     def staged(self, communication: BatchCommunication) -> list[Op]:
-        """The chain of ops: rows of other hosts, blocks and rows to the device, hot rows, the next epoch's hot rows."""
+        """Return the chain of staging ops: rows of other hosts, blocks and rows to the device, hot rows, the next
+        epoch's hot rows."""
         staging = Staging(self.builder, self._width)
         pulled = [communication.pull(staging)] if self.several_hosts else []
         hops = range(1, self.hops + 1)
@@ -109,7 +110,7 @@ class StoredRows:
         return staging.ops
 
     def first(self) -> list[Op]:
-        """The chain of ops that fills the first epoch's caches; empty without hot rows."""
+        """Return the chain of ops that fills the first epoch's caches; empty without hot rows."""
         staging = Staging(self.builder, self._width)
         if self.cache is not None:
             self.placement.fill_first(staging)
@@ -141,13 +142,13 @@ class StoredRows:
             add_route(builder, FIRST_ROUTE, self.cache.first)
 
     def _words(self, hop: int) -> IntArray:
-        """int32 numbers of a block: a pointer for each row and the end, a source for each edge."""
+        """The int32 numbers of a block: a pointer for each row and the end, a source for each edge."""
         rows = self.batches.rows[hop - 1]
         words: IntArray = rows + (rows > 0) + self.batches.edges[hop - 1]
         return words
 
     def _buffers(self, facts: GraphFacts, schedule: MiniBatchSchedule) -> None:
-        """Add rings of batches. A ring's copies are as large as the run's largest batch of the rank."""
+        """Add rings of batches. Each copy in a ring is as large as the rank's largest batch of the run."""
         builder, held = self.builder, schedule.drawn_batches
         staged = schedule.staged_batches(self.batches.steps)
         seeds, inputs = Column("largest/seeds"), Column("largest/inputs")
@@ -169,7 +170,7 @@ class StoredRows:
 
 
 def _largest(column: IntArray) -> IntArray:
-    """The most of any step, int64 [P]."""
+    """The largest value over all steps, int64 [P]."""
     return np.asarray(column.max(axis=(1, 2)))
 
 
@@ -187,8 +188,8 @@ class TrainingOps:
         return self.chain[-1].name
 
     def starting(self, ready: str) -> list[Op]:
-        """All ops. They wait for the op ``ready``, which completes the batch's rows, and the chain also for the chain
-        of the step before."""
+        """Return all ops. They wait for the op ``ready``, which completes the batch's rows, and the chain also for the
+        previous step's chain."""
         chain = after(self.chain, (Dependency(ready), Dependency(self.trained, steps_back=1)))
         beside = after(self.beside, (Dependency(ready),)) if self.beside else []
         return [*beside, *chain, *self.aside]
@@ -197,13 +198,12 @@ class TrainingOps:
 def training_ops(
     training: Sequence[Op], pushed: PushOps | None, delay: int, schedule: MiniBatchSchedule
 ) -> TrainingOps:
-    """Put the ops that learn embeddings into a step whose other ops are ``training``, first layer to optimizer.
+    """Add the ops that train embeddings to a step whose other ops are ``training``, first layer to optimizer.
 
-    What is pushed is applied at the end of its step (docs/systems/distdgl.md). With a ``delay`` a step applies what the
-    one before pushed, when all ranks of its host have their rows. Where the schedule lets ops run beside training,
-    gradients travel and rows change beside it; ranks sum up the model's gradients only after that, so that the next
-    step pulls rows that have changed on every host.
-    """
+    Pushed gradients are applied at the end of their step (docs/systems/distdgl.md). With a ``delay`` a step applies
+    those of the previous step, when all ranks of its host have their rows. If the schedule lets ops run beside
+    training, gradients travel and rows change beside it; ranks sum the model's gradients only after that, so that the
+    next step pulls updated rows from every host."""
     if pushed is None:
         return TrainingOps(in_order(training))
     if not delay:
@@ -219,22 +219,21 @@ def training_ops(
 
 
 def in_order(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """Ops, each after the one before."""
+    """Make each op depend on the one before it."""
     return (ops[0], *(replace(op, after=(Dependency(before.name),)) for before, op in pairwise(ops)))
 
 
 def after(ops: Sequence[Op], dependencies: tuple[Dependency, ...]) -> list[Op]:
-    """A chain whose first op waits for more."""
+    """Add dependencies to the first op of a chain."""
     return [replace(ops[0], after=(*ops[0].after, *dependencies)), *ops[1:]]
 
 
 def mini_batches(
     experiment: Experiment, stats: PartitionStats, batches: BatchSizes
 ) -> tuple[Program, tuple[LayerSpec, ...], dict[str, Any]]:
-    """Plan sampled training on batches of known sizes: the program, its layers, and what ``auto`` became.
+    """Plan sampled training on batches of known sizes: the program, its layers, and the values chosen for ``auto``.
 
-    The sizes of all epochs' batches are columns of the program, so that it holds for one run only.
-    """
+    The sizes of all epochs' batches are columns of the program, so that it is valid for one run only."""
     placement = experiment.row_store
     assert placement is not None
     # the store holds dense rows, embeddings behind features
@@ -291,11 +290,11 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
 def _lookups(
     builder: ProgramBuilder, stats: PartitionStats, batches: BatchSizes, marks: int, found: bool, evaluated: bool
 ) -> None:
-    """Add the memory of the tables in which ranks look up vertices: ids of all, by host (int64). Where rows are looked
-    up once a batch is drawn (``found``), the row of each vertex on its host, and for each row of the largest batch its
-    place there and its row on its host (all int32). ``marks`` samplers have two bits a vertex and hop, and before the
-    first. Numbers of training vertices, and, where they are ``evaluated``, of the rank's own, in the host's memory and
-    by split (int64)."""
+    """Add the memory of the tables in which ranks look up vertices: ids of all, by host (int64). If rows are looked up
+    once a batch is drawn (``found``), the row of each vertex on its host, and for each row of the largest batch its
+    place there and its row on its host (all int32). ``marks`` samplers have two bits per vertex and hop, and before the
+    first. Numbers of training vertices and, if the rank's own vertices are ``evaluated``, theirs, in the host's memory
+    and by split (int64)."""
     vertices, hops, largest = int(stats.rows.sum()), len(batches.edges), builder.columns["largest/inputs"]
     nbytes = 8 * vertices + 8 * batches.training + marks * (hops + 1) * vertices // 4
     nbytes += found * (4 * vertices + 8 * largest)

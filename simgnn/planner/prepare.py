@@ -1,4 +1,4 @@
-"""From an experiment to all that a backend needs: its graph, partition, mini-batches and program."""
+"""Prepares an experiment for a backend: its graph, partition, mini-batches and program."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,9 +33,8 @@ def _silent(text: str) -> None:
 class Prepared:
     """An experiment with its cluster resolved, ready to be planned for a backend.
 
-    ``graph`` and ``partition`` are None where the graph is a statistics file, ``batches`` where training is on the
-    full graph. ``estimated``: quantities of the plan that are estimated, not counted.
-    """
+    ``graph`` and ``partition`` are None if the graph is a statistics file, ``batches`` if training is on the full
+    graph. ``estimated``: quantities of the plan that are estimated, not counted."""
 
     experiment: Experiment
     stats: PartitionStats
@@ -51,13 +50,12 @@ def prepare(
     need_graph: bool = False, cache: Path | None = None, counted: Path | None = None,
     stage: Callable[[str], None] = _silent,
 ) -> Prepared:  # fmt: skip
-    """Load the graph, obtain its partition and its mini-batches (made once, then reused) and plan the program.
+    """Load the graph, make or load its partition and its mini-batches, and plan the program.
 
-    ``default_cluster``: hosts and ranks per host where the experiment names none (the hardware profile's). ``base``:
-    folder of relative paths. ``need_graph``: reject a statistics file, which cannot be trained on. ``counted``: sizes
-    of the batches beside a statistics file, which are estimated without it. ``stage`` is called with what begins.
-    Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`.
-    """
+    ``default_cluster``: hosts and ranks per host if the experiment states none (the hardware profile's). ``base``:
+    folder of relative paths. ``need_graph``: reject a statistics file, which cannot be trained on. ``counted``: file of
+    counted batch sizes for a statistics file, whose batches are estimated without it. ``stage`` is called with each
+    step's name. Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.folder import check_cache
 
@@ -97,14 +95,14 @@ def prepare(
 
 
 def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None) -> Experiment:
-    """Hosts and ranks per host that the experiment does not state, from ``default`` (else one rank)."""
+    """Return the experiment with missing hosts and ranks per host from ``default`` (else one rank)."""
     hosts, each = default or (1, 1)
     stated = experiment.cluster
     return experiment.with_cluster(stated.hosts or hosts, stated.ranks_per_host or each)
 
 
 def read_graph(experiment: Experiment, base: Path | None = None, stage: Callable[[str], None] = _silent) -> "Graph":
-    """The experiment's graph. Raises :class:`ConfigError` when it has fewer vertices than there are ranks."""
+    """Load the experiment's graph. Raises :class:`ConfigError` if it has fewer vertices than there are ranks."""
     section = experiment.graph
     stage(f"graph: {section.source}")
     graph = load_graph(section.source, base=base, options=section.options(), seed=experiment.seed)
@@ -121,7 +119,7 @@ def read_graph(experiment: Experiment, base: Path | None = None, stage: Callable
 def obtain_partition(
     experiment: Experiment, graph: "Graph", cache: Path | None = None, stage: Callable[[str], None] = _silent
 ) -> "PartitionArtifact":
-    """The experiment's partition of ``graph``, from the cache or made now."""
+    """Return the experiment's partition of ``graph``, from the cache or newly made."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.store import partition_artifact
 
@@ -184,10 +182,9 @@ def _from_counted(experiment: Experiment, stats: PartitionStats, counted: Path) 
 
 
 def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:
-    """The experiment with the partition policy that made the statistics.
+    """Return the experiment with the partition policy that made the statistics.
 
-    Raises :class:`ConfigError` where the experiment states another one.
-    """
+    Raises :class:`ConfigError` if the experiment states another one."""
     known, stated = stats.made_by, experiment.partition
     if known is None:
         note = f"{path.name} does not say which partition policy made it: the experiment's [partition] is not checked"

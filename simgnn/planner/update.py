@@ -1,4 +1,4 @@
-"""What surrounds the layers: training state, loss, gradients' sum, optimizer, evaluation."""
+"""The ops around the layers: training state, loss, gradient sum, optimizer, evaluation."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ OPTIMIZER_COPIES = {"adam": 2, "sgd": 0, "sgd-momentum": 1}
 def training_state(
     builder: ProgramBuilder, layers: Sequence[LayerSpec], names: Names, stats: PartitionStats, optimizer: str
 ) -> None:
-    """Buffers that live for the whole run."""
+    """Add the buffers that live for the whole run."""
     if any(layer.dropped for layer in layers):
         builder.buffer(VERTICES, names.rows, 1, "int64", persistent=True)
     first = layers[0]
@@ -50,8 +50,8 @@ def training_state(
 
 
 def add_labels(builder: ProgramBuilder, name: str, rows: Column, facts: GraphFacts) -> None:
-    """Add the buffer of vertices' labels: a number each, or with several labels a row of 0 and 1 in the training
-    dtype, as losses take them."""
+    """Add the buffer of labels: one number per vertex, or with several labels a row of 0 and 1 in the training dtype,
+    as losses read them."""
     width, dtype = (facts.classes, None) if facts.multilabel else (8, "uint8")
     builder.buffer(name, rows, width, dtype, persistent=True)
 
@@ -68,9 +68,9 @@ def learned_state(builder: ProgramBuilder, layers: Sequence[LayerSpec], optimize
 
 
 def loss_scratch(builder: ProgramBuilder, model: ModelSpec, rows: Size, picked: bool) -> Scratch:
-    """Memory that a loss holds beside scores and gradient, as tensors [rows, classes]: the softmax (or its logarithm),
-    and for each row its label and its number (int64); where a vertex has several labels, these and three more that
-    torch's binary cross entropy makes on a CPU. ``picked`` scores are copied out of others: one more."""
+    """Return the memory that a loss holds beside scores and gradient, as tensors [rows, classes]: the softmax (or its
+    logarithm), and for each row its label and its number (int64); if vertices have several labels, these and three more
+    that torch's binary cross entropy makes on a CPU. ``picked`` scores are copied out of others: one more."""
     copies, numbers = (4, 0) if model.multilabel else (1, 2 * ITEM_BYTES["int64"])
     return Scratch(rows_of(rows, (copies + picked) * model.classes * builder.item_bytes + numbers))
 
@@ -90,7 +90,8 @@ def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
 
 
 def keep_splits(builder: ProgramBuilder, rows: Size) -> None:
-    """State the positions (int64) of training, validation and test rows: at most one a row of the loss."""
+    """Declare memory for the positions (int64) of training, validation and test rows: at most one per row of the
+    loss."""
     builder.keep("rows of the splits", (rows, ITEM_BYTES["int64"]))
 
 
@@ -102,8 +103,7 @@ def emit_update(
 
     ``divisors``: buffers of one value that are summed in the gradients' own message, and divide them.
 
-    The step reads the metrics too: a loss that is no number ends the run before it reaches the parameters.
-    """
+    The step reads the metrics too: a loss of NaN or infinity ends the run before it reaches the parameters."""
     gradients = [f"gradients/{layer.index}" for layer in layers]
     summed = [*gradients, *divisors]
     total = sum(builder.buffers[name].width for name in gradients)
@@ -120,8 +120,8 @@ def emit_update(
 
 
 def largest_splits(stats: PartitionStats) -> NDArray[np.int64]:
-    """Rows of each rank in the largest of its splits, int64 [P]. Splits that the statistics do not count by rank (a
-    ``stats:`` file may leave out all but training rows) are taken to be spread as all rows are."""
+    """Return the rows of each rank in the largest of its splits, int64 [P]. Splits that the statistics do not count by
+    rank (a ``stats:`` file may leave out all but training rows) are assumed to be spread as all rows are."""
     counts = {name: getattr(stats.facts, f"{name}_vertices") for name in MASKS}
     spread = {name: np.ceil(stats.rows * (count / stats.facts.vertices)) for name, count in counts.items()}
     rows = [stats.tables.get(f"{name}_rows", spread[name]) for name in MASKS]

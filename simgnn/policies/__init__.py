@@ -1,1 +1,1 @@
-"""The policies, one folder a slot and one file a policy."""
+"""The policies: one folder per slot, one file per policy."""

@@ -24,26 +24,26 @@ class Labelled(Protocol):
 
 
 class Scheduling(Protocol):
-    """What a builder asks of a schedule, see :class:`simgnn.policy.Schedule`."""
+    """The methods of a schedule that a builder calls, see :class:`simgnn.policy.Schedule`."""
 
     @property
     def sums_own_first(self) -> bool:
-        """Whether sums of own rows are ops of their own."""
+        """Whether sums of own rows are separate ops."""
         ...
 
     def stream(self, nature: Nature, op: Op) -> Stream:
-        """The stream that an op runs on."""
+        """Return the stream that an op runs on."""
 
     def after(self, nature: Nature, op: Op, before: Sequence[Op]) -> Sequence[Dependency]:
-        """What an op waits for besides what its buffers demand."""
+        """Return what an op waits for, besides the ops that its buffers order."""
 
 
 class ProgramBuilder:
-    """Buffers, columns, routes and ops by name, turned into a program at the end.
+    """Collects buffers, columns, routes and ops by name, and builds a program from them.
 
-    An op is emitted once and put into every template that is named; program order is the order of emission. An op names
-    its nature, and ``schedule`` gives it a stream (None: that of its nature). ``natures``: those that the plan has.
-    """
+    An op is emitted once and put into every named template; program order is the order of emission. An op names its
+    nature, and ``schedule`` gives it a stream (None: the default stream of its nature). ``natures``: those that the
+    plan uses."""
 
     def __init__(self, name: str, hosts: Sequence[int], dtype: str, schedule: Scheduling | None = None) -> None:
         self.name = name
@@ -62,7 +62,7 @@ class ProgramBuilder:
 
     @property
     def sums_own_first(self) -> bool:
-        """Whether sums of own rows are ops of their own, before those of halo rows."""
+        """Whether sums of own rows are separate ops, before those of halo rows."""
         return self.schedule is not None and self.schedule.sums_own_first
 
     def column(self, name: str, values: IntArray) -> Column:
@@ -71,14 +71,14 @@ class ProgramBuilder:
         return Column(name)
 
     def route(self, name: str, route: Route) -> str:
-        """Add a route; its reverse is added beside it, see :func:`reverse_of`."""
+        """Add a route and its reverse, see :func:`reverse_of`."""
         self.routes[name] = route
         self.routes[reverse_of(name)] = route.reversed()
         self.forward_routes[reverse_of(name)] = name
         return name
 
     def part(self, name: str, whole: str, chosen: NDArray[np.bool_]) -> str:
-        """Add a route of some pairs of the route ``whole``: those of which bool [P, P], by sender and receiver, is
+        """Add a route of some pairs of the route ``whole``: those for which ``chosen``, bool [sender, receiver], is
         set. Adds the columns ``NAME/leaving`` and ``NAME/arriving``, rows of each rank."""
         route, ranks = self.routes[whole], len(self.hosts)
         kept = chosen[route.source, route.target]
@@ -88,20 +88,20 @@ class ProgramBuilder:
         return self.route(name, Route(source, target, rows, whole))
 
     def buffer(self, name: str, rows: Size, width: int, dtype: str | None = None, **fields: Any) -> str:
-        """Add a buffer, in the training dtype unless another is named; ``fields`` are those of :class:`Buffer`."""
+        """Add a buffer, in the training dtype unless ``dtype`` is given; ``fields`` are those of :class:`Buffer`."""
         self.buffers[name] = Buffer(name, rows, width, dtype or self.dtype, **fields)
         return name
 
     def keep(self, name: str, *terms: tuple[Size, int]) -> None:
-        """State memory that the executor fills once and keeps: the sum of (rows, bytes of a row)."""
+        """Declare memory that the executor fills once and keeps: the sum of (rows, bytes of a row)."""
         self.kept[name] = Scratch(tuple(Term(rows, row_bytes) for rows, row_bytes in terms))
 
     def keep_rows_of(self, route: str, rows: Size) -> None:
-        """State the memory for the list of local rows (int64) that a route names: ``rows`` on each rank."""
+        """Declare the memory of a route's list of local rows (int64): ``rows`` on each rank."""
         self.keep(f"rows of route {route}", (rows, ITEM_BYTES["int64"]))
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
-        """Pieces of a cost as priced work; ``locality`` goes to those over edges among them."""
+        """Convert pieces of a cost to priced work; ``locality`` applies to pieces over edges."""
         found = []
         for piece in pieces:
             table = piece.locality or (locality if "edges" in piece.sizes else None)
@@ -109,14 +109,14 @@ class ProgramBuilder:
         return tuple(found)
 
     def row_work(self, primitive: str, rows: Size, width: int, **sizes: int) -> Work:
-        """Work of a primitive on rows of ``width`` elements of the training dtype."""
+        """Return the work of a primitive on rows of ``width`` elements of the training dtype."""
         return Work(primitive, {"rows": rows, "width": width, **sizes, "item_bytes": self.item_bytes})
 
     def compute(
         self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
         work: tuple[Work, ...], action: Labelled | None = None, **fields: Any,
     ) -> None:  # fmt: skip
-        """Emit an op that computes. ``action``: what the policy of slot ``module`` does in it."""
+        """Emit an op that computes. ``action``: the action that the policy of slot ``module`` runs in it."""
         label = None if action is None else action.label
         read, written = accesses(reads), accesses(writes)
         self.emit(templates, Op(name, kind, Nature.COMPUTE, read, written, work=work, action=label, **fields))
@@ -140,14 +140,14 @@ class ProgramBuilder:
         self, templates: Sequence[str], name: str, root: int, reads: Sequence[str], writes: Sequence[str],
         rows: Size, row_bytes: int, **fields: Any,
     ) -> None:  # fmt: skip
-        """Emit a broadcast of the root's rows: ``rows`` of the root, ``row_bytes`` each."""
+        """Emit a broadcast of ``rows`` rows of the root, ``row_bytes`` each."""
         transfer = Transfer(row_bytes, rows)
         self._transfer(templates, name, OpKind.BROADCAST, reads, writes, transfer, root=root, **fields)
 
     def allgather(
         self, templates: Sequence[str], name: str, reads: str, writes: str, row_bytes: int, control: bool, **fields: Any
     ) -> None:
-        """Emit an all-gather of one row a rank."""
+        """Emit an all-gather of one row per rank."""
         transfer = Transfer(row_bytes, control=control)
         self._transfer(templates, name, OpKind.ALLGATHER, [reads], [writes], transfer, **fields)
 
@@ -160,16 +160,16 @@ class ProgramBuilder:
         self.emit(templates, op)
 
     def emit(self, templates: Sequence[str], op: Op) -> None:
-        """Put an op at the end of every template that is named."""
+        """Append an op to every named template."""
         for template in templates:
             self.templates.setdefault(template, []).append(op)
 
     def build(self, calendar: Calendar) -> Program:
-        """The program, with its dependencies derived from the buffers."""
+        """Return the program, with dependencies derived from the buffers."""
         return derive_dependencies(self.stated(calendar))
 
     def stated(self, calendar: Calendar) -> Program:
-        """The program, with the dependencies that its ops state."""
+        """Return the program with only those dependencies that its ops state."""
         streams = {nature.value: nature.stream for nature in self.natures}
         templates = {name: Template(name, tuple(self._scheduled(ops, streams))) for name, ops in self.templates.items()}
         groups = dict.fromkeys(stream.group for stream in streams.values() if stream.group is not None)
@@ -188,8 +188,7 @@ class ProgramBuilder:
         )
 
     def _scheduled(self, ops: Sequence[Op], streams: dict[str, Stream]) -> Iterator[Op]:
-        """Ops of a template with their streams, which are added to ``streams``, and what the schedule lets them wait
-        for."""
+        """Yield the ops of a template with their streams and the schedule's dependencies; adds to ``streams``."""
         for place, op in enumerate(ops):
             nature = Nature(op.stream)
             if self.schedule is None:
@@ -201,5 +200,5 @@ class ProgramBuilder:
 
 
 def accesses(names: Sequence[str]) -> tuple[Access, ...]:
-    """This turn's copies of the named buffers."""
+    """Return accesses to the current turn's copies of the named buffers."""
     return tuple(Access(name) for name in names)

@@ -1,4 +1,4 @@
-"""Which op surely ends before which: turns laid out as one graph, and the dependencies that buffers ask for."""
+"""The order of ops: consecutive turns as one graph, and the dependencies that uses of buffers need."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ class Unrolled:
         return {(turn.epoch, turn.step): position for position, turn in enumerate(self.turns)}
 
     def _earlier_turn(self, turn: int, steps_back: int, epochs_back: int) -> int | None:
-        """Position of the turn that lies so far back; None when it is before the first unrolled one."""
+        """The position of the turn so many steps and epochs back; None if it is before the first unrolled one."""
         here = self.turns[turn]
         steps = self.program.calendar.steps
         absolute = here.epoch * steps + here.step - steps_back - epochs_back * steps
@@ -50,7 +50,7 @@ class Unrolled:
 
     @cached_property
     def parents(self) -> tuple[tuple[int, ...], ...]:
-        """Direct predecessors of every node."""
+        """The direct predecessors of every node."""
         result: list[tuple[int, ...]] = []
         last_on_stream: dict[str, int] = {}
         for index, node in enumerate(self.nodes):
@@ -70,11 +70,10 @@ class Unrolled:
 
     @cached_property
     def ancestors(self) -> tuple[int, ...]:
-        """For each node a bit set of the nodes that have surely ended before it starts.
+        """For each node, a bit set of the nodes that always end before it starts.
 
         Nodes are visited in order, so a parent must come before its child: a dependency on a later op of the same turn,
-        such as one that a schedule adds, makes a cycle with program order and is reported by the validator.
-        """
+        such as one that a schedule adds, makes a cycle with program order and is reported by the validator."""
         result: list[int] = []
         for index, parents in enumerate(self.parents):
             bits = 0
@@ -85,22 +84,22 @@ class Unrolled:
         return tuple(result)
 
     def ended_with(self, parent: int, child: int, ancestors: Sequence[int]) -> int:
-        """A bit set of the nodes that have surely ended before ``child`` starts, as it waits for ``parent``.
+        """Return a bit set of the nodes that always end before ``child`` starts, because it waits for ``parent``.
 
-        An op that exists on some ranks only holds nothing back on the others, so what it waited for counts only where
-        it exists wherever its child does.
-        """
+        An op that exists on only some ranks delays nothing on the others, so its own predecessors count only if it
+        exists on every rank on which its child does."""
         ranks = self.nodes[parent].op.ranks
         passes_on = ranks is None or ranks == self.nodes[child].op.ranks
         return (ancestors[parent] if passes_on else 0) | (1 << parent)
 
     def ordered(self, first: int, second: int) -> bool:
-        """Whether one of two nodes surely ends before the other starts."""
+        """Whether one of two nodes always ends before the other starts."""
         early, late = min(first, second), max(first, second)
         return bool(self.ancestors[late] >> early & 1)
 
     def copy_of(self, node: Node, access: Access) -> tuple[str, int] | None:
-        """The physical copy of a buffer that an access touches: (name, slot). None: a turn before the unrolled ones."""
+        """Return the physical copy of a buffer that an access uses: (name, slot). None: of a turn before the unrolled
+        ones."""
         buffer = self.program.buffers[access.buffer]
         turn = self._earlier_turn(node.turn, access.steps_back, access.epochs_back)
         if turn is None:
@@ -111,8 +110,8 @@ class Unrolled:
 
 
 def windows(program: Program) -> list[Unrolled]:
-    """Windows of consecutive turns that show every neighbourhood that a run can meet: the start of the run, and around
-    each refresh. A window is deep enough for every ring to wrap around."""
+    """Return windows of consecutive turns that contain every sequence of templates in a run: its start, and the turns
+    around each refresh. A window is deep enough for every ring to wrap around."""
     calendar, after = program.calendar, [dependency for _, op in program.ops for dependency in op.after]
     depth = max((buffer.depth for buffer in program.buffers.values()), default=1)
     if calendar.steps > 1:
@@ -133,13 +132,12 @@ def windows(program: Program) -> list[Unrolled]:
 
 
 def derive_dependencies(program: Program) -> Program:
-    """The same program with ``after`` filled in for all ops of training turns and of evaluation: the fewest
+    """Return the program with ``after`` filled in for all ops of training turns and of evaluation: the fewest
     dependencies that order every two uses of a buffer of which one writes.
 
-    For planners that emit ops in an order that is right, one step an epoch and buffers of depth 1: later uses depend on
-    earlier ones of this epoch and of the one before. What other dependencies (or the order of a communicating stream)
-    already imply is left out. Dependencies that the planner stated stay.
-    """
+    For planners that emit ops in a correct order, one step per epoch and buffers of depth 1: later uses depend on
+    earlier ones of this epoch and of the previous one. Dependencies that others (or the order of a communicating
+    stream) imply are left out. Dependencies that the planner stated stay."""
     assert program.calendar.steps == 1, "with several steps an epoch, state dependencies by hand"
     assert all(buffer.depth == 1 for buffer in program.buffers.values()), "rings need dependencies by hand"
     found: dict[str, dict[str, list[Dependency]]] = {
@@ -155,7 +153,7 @@ def derive_dependencies(program: Program) -> Program:
 
 
 def _neighbours(program: Program) -> list[tuple[str | None, str]]:
-    """(template of the epoch before, template) for every pair that a run can meet."""
+    """Every pair (template of the previous epoch, template) that occurs in a run."""
     calendar = program.calendar
     horizon = calendar.refresh_interval + 2 if calendar.refresh is not None else 3
     names = [None, *(calendar.template(epoch) for epoch in range(horizon + 1))]
@@ -182,7 +180,7 @@ def _derive(program: Program, before: str | None, name: str, found: Mapping[str,
 
 
 def _uses(graph: Unrolled) -> dict[str, list[tuple[int, bool]]]:
-    """Buffer -> its uses in order: (node, whether it writes)."""
+    """The uses of each buffer in order: (node, whether it writes)."""
     uses: dict[str, list[tuple[int, bool]]] = {}
     for index, node in enumerate(graph.nodes):
         written = {access.buffer for access in node.op.writes}
@@ -192,7 +190,7 @@ def _uses(graph: Unrolled) -> dict[str, list[tuple[int, bool]]]:
 
 
 def _conflicts(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]], index: int) -> set[int]:
-    """Earlier nodes that touch a buffer of this node, one of the two writing."""
+    """The earlier nodes that use a buffer of this node where one of the two writes."""
     op = graph.nodes[index].op
     written = {access.buffer for access in op.writes}
     result: set[int] = set()
@@ -204,7 +202,8 @@ def _conflicts(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]], inde
 
 
 def _needed(graph: Unrolled, ancestors: Sequence[int], index: int, wanted: set[int]) -> tuple[list[int], int]:
-    """The wanted predecessors that nothing else implies, latest first; a bit set of what has then ended before."""
+    """The wanted predecessors that no other dependency implies, latest first; and a bit set of all nodes that end
+    before."""
     bits, needed = 0, []
     for parent in graph.parents[index]:
         if parent < index:

@@ -1,8 +1,8 @@
-"""Which op each stream of a rank runs next. Simulator and executor share this; it knows no clock, thread or tensor.
+"""Decides which op each stream of a rank runs next. Simulator and executor share it; it knows no clock, thread or
+tensor.
 
-A communicating stream runs its ops in program order. Of the ready ops of any other stream the schedule picks one, by
-default the first in program order.
-"""
+A communicating stream runs its ops in program order. For any other stream the schedule picks one of the ready ops, by
+default the first in program order."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,25 +28,25 @@ class Ready(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What a schedule may look at: the guards and sizes that ops which have ended on this rank worked with, by the name
-    of the decision, and how many ops of each stream have ended. Numbers that concern one peer are not among them."""
+    """What a schedule may read: the guards and sizes of ops that have ended on this rank, by decision name, and how
+    many ops of each stream have ended. Numbers that concern one peer are not among them."""
 
     decisions: Mapping[str, int]
     ended: Mapping[str, int]
 
 
 class Picks(Protocol):
-    """A schedule while a program runs."""
+    """The methods of a schedule that choose ops while a program runs."""
 
     @property
     def picks(self) -> bool:
-        """Whether it chooses among ready ops; otherwise they run in program order."""
+        """Whether the schedule chooses among ready ops; otherwise they run in program order."""
 
     def init_pick(self) -> Any:
-        """The state of a stream before its first choice."""
+        """Return the state of a stream before its first choice."""
 
     def pick(self, ready: Sequence[Ready], observed: Observed, state: Any) -> tuple[int, Any]:
-        """Position among ``ready`` of the op that runs next, and the new state of the stream."""
+        """Return the position in ``ready`` of the op that runs next, and the new state of the stream."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,9 @@ class Order:
     """The ops of a template that one rank runs, in program order.
 
     ``places``: the position of each op in the template. ``position``: op name -> position here. ``waits``: how many ops
-    of the same turn each op waits for; ``followers``: those that wait for it. ``earlier``: (op, turns back, name) of
-    what else must have ended: ops of earlier turns, or of streams that a host's ranks share. ``decisions``: what each
-    op is guarded by and sized by, the guard first.
-    """
+    of the same turn each op waits for; ``followers``: the ops that wait for it. ``earlier``: (op, turns back, name) of
+    the other ops that must have ended: in earlier turns, or on streams that a host's ranks share. ``decisions``: the
+    decisions that guard and size each op, the guard first."""
 
     ops: tuple[Op, ...]
     op_ids: tuple[int, ...]
@@ -70,7 +69,7 @@ class Order:
 
     @classmethod
     def of(cls, program: Program, template: Template, runs: Sequence[bool]) -> "Order":
-        """The order of a template on a rank. ``runs``: whether the rank runs each op of the template."""
+        """Return the order of a template on a rank. ``runs``: whether the rank runs each op of the template."""
         places = tuple(place for place, here in enumerate(runs) if here)
         ops = tuple(template.ops[place] for place in places)
         position = {op.name: index for index, op in enumerate(ops)}
@@ -115,11 +114,11 @@ What = TypeVar("What")
 
 @dataclass(eq=False, slots=True)
 class OpenTurn(Generic[What]):
-    """A turn in flight on one rank. ``number`` orders turns; ``what``: what the backend keeps with it.
+    """A turn in flight on one rank. ``number`` orders turns; ``what``: the backend's own data.
 
-    ``waiting``: how many predecessors of each op have not ended, or :data:`DONE`. ``left``: ops that have not ended.
-    ``late``: followers of an op in later turns or on other ranks. ``opened``: whether its ops are in their streams.
-    """
+    ``waiting``: how many predecessors of each op have not ended, or :data:`DONE`. ``left``: how many ops have not
+    ended. ``late``: followers of an op in later turns or on other ranks. ``opened``: whether its ops are in their
+    streams."""
 
     on: "Dispatcher[What]"
     number: int
@@ -152,7 +151,7 @@ class Job(NamedTuple, Generic[What]):
 @dataclass(eq=False)
 class Lane(Generic[What]):
     """A stream of one rank. ``queue``: its jobs in program order, if it communicates; ``ready``: a heap of the jobs
-    that wait for nothing, if it does not. ``state``: the schedule's; ``ended``: how many ops have ended."""
+    that wait for nothing, if it does not. ``state``: the schedule's state; ``ended``: how many ops have ended."""
 
     stream: Stream
     queue: deque[Job[What]] = field(default_factory=deque)
@@ -164,7 +163,7 @@ class Lane(Generic[What]):
         self.ordered = self.stream.group is not None
 
     def wake(self) -> None:
-        """Called when an op of the stream could start; a backend whose streams sleep overrides it."""
+        """Called when an op of the stream may be ready; backends whose streams sleep override it."""
 
 
 Before = Callable[[OpenTurn[What], int, int, str], Iterable[OpenTurn[What]]]
@@ -172,8 +171,8 @@ Before = Callable[[OpenTurn[What], int, int, str], Iterable[OpenTurn[What]]]
 
 
 class Dispatcher(Generic[What]):
-    """The streams of one rank. ``schedule`` None: ready ops run in program order. ``decided`` gives the value of a
-    decision in a turn on this rank, None where it has none; it is called only where a schedule picks."""
+    """The streams of one rank. ``schedule`` None: ready ops run in program order. ``decided`` returns the value of a
+    decision in a turn on this rank, or None; it is called only if a schedule picks."""
 
     def __init__(
         self, rank: int, lanes: Mapping[str, Lane[What]], schedule: Picks | None,
@@ -205,7 +204,7 @@ class Dispatcher(Generic[What]):
                 self._release(Job(turn.number, index, turn))
 
     def take(self, lane: Lane[What]) -> Job[What] | None:
-        """The op that a free server of a stream runs next; None: none can start."""
+        """Return the op that a free server of a stream runs next; None: none is ready."""
         if lane.ordered:
             if lane.queue and not lane.queue[0].turn.waiting[lane.queue[0].position]:
                 return lane.queue.popleft()
@@ -221,7 +220,7 @@ class Dispatcher(Generic[What]):
         return lane.ready.pop(choice)
 
     def finish(self, turn: OpenTurn[What], index: int, ran: bool) -> None:
-        """An op has ended, or was skipped by its guard: those that wait for nothing else become ready."""
+        """Mark an op as ended, or as skipped by its guard; ops that wait for nothing else become ready."""
         op = turn.order.ops[index]
         self.lanes[op.stream].ended += 1
         if self.schedule is not None:
@@ -238,13 +237,13 @@ class Dispatcher(Generic[What]):
                 self._release(follower)
 
     def followers(self, turn: OpenTurn[What], index: int) -> Iterator[Job[What]]:
-        """The jobs that wait for an op."""
+        """Yield the jobs that wait for an op."""
         for position in turn.order.followers[index]:
             yield Job(turn.number, position, turn)
         yield from turn.late.get(index, ())
 
     def _release(self, job: Job[What]) -> None:
-        """Put a job that waits for nothing any more into its stream, which may be another rank's on the same host."""
+        """Put a job that waits for nothing into its stream, which may belong to another rank on the same host."""
         turn = job.turn
         lane = turn.on.lanes[turn.order.ops[job.position].stream]
         if not lane.ordered:

@@ -1,4 +1,5 @@
-"""Where a run waits until all its ops have ended: between epochs, before an evaluation or a checkpoint."""
+"""The points at which a run waits until all its ops have ended: between epochs, before an evaluation or a
+checkpoint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +11,10 @@ from simgnn.program.program import EVALUATE, Program, Template
 
 @dataclass(frozen=True)
 class Stops:
-    """Epochs after which each rank ends all its ops before it begins the next epoch: the first that is trained (the end
-    of warm-up; in a run that goes on, the first from ``start`` on), each with an evaluation or a checkpoint, the last.
+    """The epochs after which each rank ends all its ops before it begins the next epoch: the first trained epoch (the
+    end of warm-up; ``start`` in a resumed run), each with an evaluation or a checkpoint, and the last.
 
-    ``evaluate_every``, ``checkpoint_every``: epochs between two; 0: never. Nothing is staged ahead over a stop.
-    """
+    ``evaluate_every``, ``checkpoint_every``: epochs between two; 0: never. Nothing is staged ahead over a stop."""
 
     epochs: int
     evaluate_every: int = 0
@@ -22,12 +22,12 @@ class Stops:
     start: int = 0
 
     def after(self, done: int) -> bool:
-        """Whether there is a stop when so many epochs have been trained."""
+        """Whether there is a stop after ``done`` trained epochs."""
         often = (self.evaluate_every, self.checkpoint_every)
         return done in (self.start + 1, self.epochs) or any(every and done % every == 0 for every in often)
 
     def spans(self) -> Iterator[range]:
-        """Epochs from one stop to the next, to the end of the run."""
+        """Yield the epochs from each stop to the next, to the end of the run."""
         begin = self.start
         for done in range(self.start + 1, self.epochs + 1):
             if self.after(done):
@@ -36,7 +36,7 @@ class Stops:
 
 
 def ranks_in_turn(program: Program) -> tuple[bool, ...]:
-    """Whether each rank runs the turns of training one after the other in one thread, so that stops change nothing."""
+    """Whether each rank runs its training turns one after the other in one thread, so that stops change nothing."""
     trained = [template for name, template in program.templates.items() if name != EVALUATE]
     different = any(op.ranks is not None for _, op in program.ops)
     found = [

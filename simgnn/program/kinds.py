@@ -1,4 +1,4 @@
-"""The op kinds: a program holds no others, the simulator prices each of them and the executor runs each of them."""
+"""The kinds of ops in programs. The simulator prices each kind, and the executor runs each kind."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -32,7 +32,7 @@ class OpKind(StrEnum):
 
 
 class Form(StrEnum):
-    """A second way in which an op of a kind works. A test checks that the executor's table covers every member."""
+    """A variant of how an op of a kind works. A test checks that the executor's table covers every member."""
 
     PUT = "put"  # a copy that puts rows which arrived in the place of those that the route names
     SPARSE_ROWS = "sparse-rows"  # a copy between rows of a sparse matrix and one block of bytes for each peer

@@ -1,4 +1,4 @@
-"""Buffers, streams, groups and ops: the nouns of a program. Frozen values, shared by all ranks."""
+"""Buffers, streams, groups and ops of a program. They are immutable, and all ranks share them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,13 +17,12 @@ ITEM_BYTES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Rows of one width. ``persistent`` ones live for the whole run, others from their first write to their last read.
+    """Rows of one width. ``persistent`` buffers live for the whole run, others from their first write to their last
+    read.
 
     A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
-    ``inner``: a module or the optimizer holds it; segments name it for the memory that it takes, and hand nothing over.
-    ``lasting``: allocated once before training, as large as its largest turn needs, so that peak memory does not depend
-    on timing.
-    """
+    ``inner``: a module or the optimizer holds it; ops name it only for the memory that it takes. ``lasting``: allocated
+    once before training, as large as its largest turn needs, so that peak memory does not depend on timing."""
 
     name: str
     rows: Size
@@ -43,7 +42,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A buffer as an op sees it: the copy of this turn, or of an earlier one, counted along the ring's axis."""
+    """An op's access to a buffer: the copy of this turn, or of an earlier one, counted along the ring's axis."""
 
     buffer: str
     steps_back: int = 0
@@ -64,8 +63,7 @@ class Work:
     """A piece of device work, priced by the curve of its ``primitive``.
 
     :data:`simgnn.hardware.primitives.PRIMITIVES` defines the primitives and their ``sizes``; all have ``item_bytes``,
-    the size of an element. ``locality`` names the table of the partition that holds how local the index stream is.
-    """
+    the size of an element. ``locality`` names the partition's table of how local the index stream is."""
 
     primitive: str
     sizes: Mapping[str, Size]
@@ -74,10 +72,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What a communication op carries. With a route: ``row_bytes`` times the rows of each pair; without: ``rows`` rows
-    of each member. ``decision`` replaces the route's rows by what was decided, pair by pair; ``announced``: receivers
-    know how many from masks or lists that went ahead; else counts go ahead. ``control`` bytes (masks, counts, flags)
-    are counted apart from payload."""
+    """The payload of a communication op. With a route: ``row_bytes`` times the rows of each pair; without: ``rows``
+    rows of each member. ``decision`` replaces the route's rows by the decided number, pair by pair; ``announced``:
+    receivers know how many from masks or lists that were sent before; else counts are sent before. ``control`` bytes
+    (masks, counts, flags) are counted apart from payload."""
 
     row_bytes: int
     rows: Size = 1
@@ -88,8 +86,8 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """An op that runs only where the named decision is not zero. ``agreed``: all ranks decide alike, so that the op may
-    be a collective."""
+    """A condition on an op, which runs only if the named decision is not zero. ``agreed``: all ranks decide alike, so
+    that the op may be a collective."""
 
     decision: str
     agreed: bool = False
@@ -97,10 +95,9 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A queue of ops. ``owner``: one a rank or one a host; ``servers``: how many ops may run at once.
+    """A queue of ops. ``owner``: one per rank or one per host; ``servers``: how many ops may run at once.
 
-    A communicating stream has one thread and one process ``group``, and issues in program order.
-    """
+    A communicating stream has one thread and one process ``group``, and issues in program order."""
 
     name: str
     owner: Literal["rank", "host"] = "rank"
@@ -109,11 +106,10 @@ class Stream:
 
 
 class Nature(StrEnum):
-    """What an op of a plan is for. A schedule says on which stream it runs; by default one that is named after it.
+    """The purpose of an op. A schedule maps it to a stream; by default the stream named after it.
 
-    Those of mini-batches: batches are drawn, with requests to other hosts; rows are staged, and fetched from hosts;
-    embeddings are learned, and their gradients pushed to hosts.
-    """
+    In mini-batch plans: batches are drawn, with requests to other hosts; rows are staged, and fetched from hosts;
+    embeddings are learned, and their gradients pushed to hosts."""
 
     COMPUTE = "compute"
     COMMUNICATION = "comm"
@@ -126,7 +122,7 @@ class Nature(StrEnum):
 
     @property
     def stream(self) -> Stream:
-        """The stream of ops of this nature where a schedule names no other."""
+        """The default stream of ops of this nature."""
         if self is Nature.COMMUNICATION:
             return Stream(self.value, group=WORLD)
         communicates = self in (Nature.REQUESTING, Nature.FETCHING, Nature.PUSHING)
@@ -140,7 +136,8 @@ NCCL allows one group in flight at a time."""
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group: ``members`` = "world", "host" (one a host) or the name of a column of group ids, one a rank."""
+    """A process group: ``members`` = "world", "host" (one per host) or the name of a column with each rank's group
+    id."""
 
     name: str
     members: str = "world"
@@ -151,20 +148,19 @@ class Group:
 class Op:
     """One op of a template. Handlers see buffers, routes and modules by name, never a system.
 
-    ``stream``: name of its stream; in a plan that is being written down, its :class:`Nature`.
-    ``name`` is unique in its template. ``reverses`` names the forward op whose autograd segment this op runs backward.
-    ``gradients`` then says which forward buffer each gradient buffer belongs to, read (the output's) or written (the
-    inputs'). ``segment``: the part of ``layer`` that the op computes. ``module``: the slot of the policy that acts, and
-    ``action`` the label of what it does, see :class:`simgnn.policy.Action`. ``ranks`` names a column that is 1 where
-    the op exists (None: everywhere). ``category`` is what reports book the time under. ``scratch``: memory that the op
-    holds beside its buffers.
+    ``stream``: the name of its stream; while a plan is written, its :class:`Nature`. ``name`` is unique in its
+    template. ``reverses`` names the forward op whose autograd segment this op runs backward. ``gradients`` then maps
+    each gradient buffer that is read (the output's) or written (the inputs') to its forward buffer. ``segment``: the
+    part of ``layer`` that the op computes. ``module``: the slot of the policy that acts, and ``action`` the label of
+    its action, see :class:`simgnn.policy.Action`. ``ranks`` names a column that is 1 where the op exists (None:
+    everywhere). ``category``: where reports count the time. ``scratch``: memory that the op holds beside its buffers.
 
-    What the kinds mean to the executor: ``transform`` and ``aggregate`` call their module's segment on what they read,
-    in order, parameters left out; ``copy`` with a route gathers the route's rows into a send buffer, peers ascending;
-    ``exchange`` sends such a buffer and writes what arrives, peers ascending; ``add`` with a route adds received rows
-    to the rows that the route names, peers ascending; ``add`` without adds what it reads first to what it writes.
-    ``form`` names another way in which the kind works, see :class:`simgnn.program.kinds.Form`.
-    """
+    What the kinds mean to the executor: ``transform`` and ``aggregate`` call their module's segment on the buffers that
+    they read, in order, without parameters; ``copy`` with a route gathers the route's rows into a send buffer, peers
+    ascending; ``exchange`` sends such a buffer and writes the rows that arrive, peers ascending; ``add`` with a route
+    adds received rows to the rows that the route names, peers ascending; ``add`` without a route adds the first buffer
+    that it reads to the one that it writes. ``form`` names a variant of the kind, see
+    :class:`simgnn.program.kinds.Form`."""
 
     name: str
     kind: OpKind
@@ -192,7 +188,7 @@ class Op:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """Every size that the op states: of its work, and of what it transfers."""
+        """All sizes that the op states: of its work, and of its transfer."""
         found = [size for work in self.work for size in work.sizes.values()]
         moved = () if self.transfer is None else (self.transfer.rows, self.transfer.decision)
         return (*found, *(size for size in moved if size is not None))

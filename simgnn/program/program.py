@@ -1,4 +1,4 @@
-"""A program: templates of ops, the calendar that says which template runs when, sizes, and how long buffers live."""
+"""A program: templates of ops, the calendar of which template runs when, sizes, and lifetimes of buffers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from simgnn.program.sizes import IntArray, Route, Scratch, SizeTable
 
 @dataclass(frozen=True, slots=True)
 class CopiesRoute:
-    """The ``route`` of the rows that travel if all masters whose vertices have so many ``copies`` are published."""
+    """The ``route`` of the rows that travel if all masters whose vertices have ``copies`` copies are published."""
 
     copies: int
     route: str
@@ -22,14 +22,13 @@ class CopiesRoute:
 
 @dataclass(frozen=True)
 class Publication:
-    """A sync point at which a master publishes a vertex in the turns in which any copy of it moved. A program declares
-    it so that a record of a run carries over to another partition.
+    """A sync point at which a master publishes a vertex whenever any copy of it moved. A program declares it so that a
+    recorded run can be applied to another partition.
 
-    ``gathered``: the decision of the rows that mirrors sent; ``active``: of the masters that were woken; ``published``:
-    of the rows that these sent. Woken masters with r copies are recorded as :func:`counted_as`. ``copies``: what counts
-    as one: a replica, or a host whose replicas add up first. ``masters``: the column of the masters that have mirrors.
-    ``routes``: empty where the statistics of the partition do not say how many copies vertices have.
-    """
+    ``gathered``, ``active``, ``published``: the decisions that count the rows that mirrors sent, the masters that were
+    woken, and the rows that these sent. Woken masters with r copies are recorded as :func:`counted_as`. ``copies``:
+    what counts as a copy: a replica, or a host whose replicas add up first. ``masters``: the column of the masters that
+    have mirrors. ``routes``: empty if the partition's statistics do not count the copies of vertices."""
 
     gathered: str
     active: str
@@ -40,12 +39,12 @@ class Publication:
     routes: tuple[CopiesRoute, ...] = ()
 
     def rows(self, sizes: SizeTable) -> Mapping[int, Route]:
-        """Rows of each pair if all masters are published, by the number of copies of their vertex."""
+        """Return the rows of each pair if all masters are published, by the number of copies of their vertex."""
         return {each.copies: sizes.routes[each.route] for each in self.routes}
 
     def masters_by_copies(self, sizes: SizeTable) -> dict[int, IntArray]:
-        """Shared masters of each rank, int64 [P], by their number r of copies: each publishes r - 1 rows. Those
-        with one copy (on one host alone) publish none to others. Empty: the statistics do not say."""
+        """Count each rank's shared masters, int64 [P], by their number r of copies: each publishes r - 1 rows. Those
+        with one copy (on one host alone) publish none to others. Empty if the statistics do not count copies."""
         found: dict[int, IntArray] = {
             r: np.bincount(route.source, route.rows, minlength=sizes.ranks).astype(np.int64) // (r - 1)
             for r, route in self.rows(sizes).items()
@@ -57,7 +56,8 @@ class Publication:
 
 
 def counted_as(tally: str, copies: int) -> str:
-    """The decision that counts the woken masters with so many copies, of all that are recorded under ``tally``."""
+    """Return the name of the decision that counts the woken masters with ``copies`` copies, among those under
+    ``tally``."""
     return f"{tally}-{copies}"
 
 
@@ -82,14 +82,14 @@ class Template:
 
     @cached_property
     def index(self) -> Mapping[str, int]:
-        """Position of each op by name."""
+        """The position of each op by name."""
         return {op.name: position for position, op in enumerate(self.ops)}
 
 
 @dataclass(frozen=True)
 class Calendar:
-    """``template(epoch, step)``, a pure function: ``first`` in epoch 0 (step 0), ``refresh`` every ``refresh_interval``
-    epochs, ``steady`` otherwise. ``opening``, where there is one, is step 0 of an epoch that is none of these."""
+    """The template of each turn, a pure function of (epoch, step): ``first`` in epoch 0 (step 0), ``refresh`` every
+    ``refresh_interval`` epochs, ``steady`` otherwise. ``opening``, if set, is step 0 of all other epochs."""
 
     steady: str
     first: str | None = None
@@ -99,7 +99,7 @@ class Calendar:
     opening: str | None = None
 
     def template(self, epoch: int, step: int = 0) -> str:
-        """Name of the template of a training turn."""
+        """Return the name of the template of a training turn."""
         if self.first is not None and epoch == 0 and step == 0:
             return self.first
         if self.refresh is not None and epoch % self.refresh_interval == 0:
@@ -109,7 +109,7 @@ class Calendar:
         return self.steady
 
     def turns(self, epochs: int) -> Iterator[Turn]:
-        """All training turns of a run in order."""
+        """Yield all training turns of a run in order."""
         for epoch in range(epochs):
             for step in range(self.steps):
                 yield Turn(epoch, step, self.template(epoch, step))
@@ -120,10 +120,9 @@ class Program:
     """What every rank does. Both backends interpret it; it holds no tensors.
 
     ``hosts`` is the host of each rank, int [P]. An op's id is unique in the program: templates in the order of
-    ``templates``, ops in program order. ``publications``: how decisions of masters carry over to other
-    partitions. ``kept``: by name, memory of the device that the executor fills once and keeps beside the buffers, as
-    large as the first turn needs.
-    """
+    ``templates``, ops in program order. ``publications``: how decisions of masters apply to other partitions. ``kept``:
+    by name, device memory that the executor fills once and keeps beside the buffers, as large as the first turn
+    needs."""
 
     name: str
     templates: Mapping[str, Template]
@@ -143,7 +142,7 @@ class Program:
 
     @cached_property
     def op_ids(self) -> Mapping[tuple[str, str], int]:
-        """(template, op name) -> op id."""
+        """The op id of each (template, op name)."""
         return {(template, op.name): number for number, (template, op) in enumerate(self.ops)}
 
     @cached_property
@@ -156,7 +155,7 @@ class Program:
         return op.ranks is None or bool(self.sizes.columns[op.ranks][rank])
 
     def group_of(self, op: Op) -> Group | None:
-        """The process group that an op uses: its stream's."""
+        """Return the process group of an op's stream; None if the op needs none."""
         if op.kind not in GROUP_KINDS:
             return None
         name = self.streams[op.stream].group
@@ -164,15 +163,15 @@ class Program:
 
 
 def carried(program: Program) -> frozenset[str]:
-    """Buffers that outlive a turn: persistent ones, rings, and those read before they are written in a turn."""
+    """Return the buffers that outlive a turn: persistent ones, rings, and those read before they are written in a
+    turn."""
     return remembered(program) | {buffer.name for buffer in program.buffers.values() if buffer.depth > 1}
 
 
 def remembered(program: Program) -> frozenset[str]:
-    """Buffers of which a turn may need what earlier turns wrote: what a run goes on from after a checkpoint.
+    """Return the buffers that a turn may read from earlier turns, which a run needs to resume from a checkpoint.
 
-    Rings whose copies serve one turn each are left out, such as those of batches staged ahead.
-    """
+    Rings whose copies serve one turn each are left out, such as those of batches staged ahead."""
     names = {buffer.name for buffer in program.buffers.values() if buffer.persistent}
     for template in program.templates.values():
         written: set[str] = set()
@@ -185,8 +184,8 @@ def remembered(program: Program) -> frozenset[str]:
 
 
 def made_once(program: Program) -> frozenset[str]:
-    """Buffers that outlive a turn and that only the first turn fills, such as rows that are exchanged once and sums
-    that never change. They take memory from the op on that fills them."""
+    """Return the buffers that outlive a turn and that only the first turn fills, such as rows that are exchanged once
+    and sums that never change. They take memory from the op that fills them onwards."""
     if program.calendar.first is None:
         return frozenset()
     opening = program.templates[program.calendar.first]
@@ -201,8 +200,8 @@ def made_once(program: Program) -> frozenset[str]:
 
 
 def same_as_constants(program: Program) -> frozenset[str]:
-    """Buffers of what a root sent last (the third that a broadcast writes) whose source, such as features, no op ever
-    writes: they need no memory of their own."""
+    """Return the buffers of a root's last sent block (the third that a broadcast writes) whose source, such as
+    features, no op ever writes: they need no memory of their own."""
     written = {access.buffer for _, op in program.ops for access in op.writes}
     sends = [op for _, op in program.ops if op.kind is OpKind.BROADCAST and len(op.writes) > 2]
     return frozenset(op.writes[2].buffer for op in sends if op.reads[0].buffer not in written)

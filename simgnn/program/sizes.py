@@ -1,8 +1,8 @@
-"""Sizes: how many rows, edges or elements an op touches on a rank, or bytes it holds, without naming the rank.
+"""Sizes: how many rows, edges or elements an op processes on a rank, or bytes it holds, without naming the rank.
 
-A size is a constant, a column (one number a rank, and optionally a step and an epoch), or a decision: a number that
-only training knows, with an upper bound. An activity supplies the decisions to the simulator; the executor makes them.
-"""
+A size is a constant, a column (one number per rank, and optionally per step and epoch), or a decision: a number that
+only training determines, with an upper bound. An activity gives the decisions to the simulator; the executor makes
+them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A named number that a policy decides while training; never above ``bound``."""
+    """A named number that a policy decides during training; at most ``bound``."""
 
     name: str
     bound: "int | Column"
@@ -32,18 +32,17 @@ Size = int | Column | Decision
 
 
 def reverse_of(route: str) -> str:
-    """Name of the route of the same rows in the other direction, which a program has beside every route."""
+    """Return the name of the route of the same rows in the other direction; every route of a program has one."""
     return f"{route}/reverse"
 
 
 @dataclass(frozen=True)
 class Route:
-    """How many rows travel from which rank to which: the sizes of a named list of indices that the partition keeps.
+    """How many rows travel from which rank to which: the sizes of a named list of indices in the partition.
 
-    ``source``, ``target``: int32 [pairs], sorted by (source, target), no pair twice, no rank to itself.
-    ``rows``: int64 [pairs], or [pairs, steps], or [pairs, epochs, steps]. ``part_of``: the route that this one is a
-    part of, with the same rows for some of its pairs; "": the list has this route's own name.
-    """
+    ``source``, ``target``: int32 [pairs], sorted by (source, target), no pair twice, no rank to itself. ``rows``: int64
+    [pairs], or [pairs, steps], or [pairs, epochs, steps]. ``part_of``: the route of which this one has some pairs, with
+    the same rows; "": the index list has this route's own name."""
 
     source: NDArray[np.int32]
     target: NDArray[np.int32]
@@ -51,36 +50,36 @@ class Route:
     part_of: str = ""
 
     def at(self, epoch: int, step: int) -> IntArray:
-        """Rows of every pair in one turn, int64 [pairs]."""
+        """Return the rows of every pair in one turn, int64 [pairs]."""
         return turn_of(self.rows, epoch, step)
 
     def reversed(self) -> "Route":
-        """The same rows in the other direction."""
+        """Return the route of the same rows in the other direction."""
         order = np.lexsort((self.source, self.target))
         part_of = self.part_of and reverse_of(self.part_of)
         return Route(self.target[order], self.source[order], self.rows[order], part_of)
 
     def matrix(self, ranks: int, epoch: int = 0, step: int = 0) -> IntArray:
-        """Dense int64 [P, P], element [i, j] = rows from i to j."""
+        """Return a dense int64 [P, P] matrix, element [i, j] = rows from i to j."""
         dense = np.zeros((ranks, ranks), dtype=np.int64)
         dense[self.source, self.target] = self.at(epoch, step)
         return dense
 
     @classmethod
     def from_matrix(cls, matrix: IntArray) -> "Route":
-        """From a dense [P, P] matrix of rows; zero pairs are left out."""
+        """Build a route from a dense [P, P] matrix of rows; zero pairs are left out."""
         source, target = np.nonzero(matrix)
         return cls(source.astype(np.int32), target.astype(np.int32), matrix[source, target].astype(np.int64))
 
     @classmethod
     def from_turns(cls, dense: IntArray) -> "Route":
-        """From dense [P, P, epochs, steps] numbers of rows; pairs without any are left out."""
+        """Build a route from dense numbers of rows [P, P, epochs, steps]; pairs without rows are left out."""
         source, target = np.nonzero(dense.any(axis=(2, 3)))
         return cls(source.astype(np.int32), target.astype(np.int32), dense[source, target])
 
 
 def turn_of(column: IntArray, epoch: int, step: int) -> IntArray:
-    """The slice [first axis] of a column in one turn (epoch, step)."""
+    """Return the slice [first axis] of a column in one turn (epoch, step)."""
     if column.ndim == 1:
         return column
     if column.ndim == 2:
@@ -97,7 +96,8 @@ class SizeTable:
     routes: Mapping[str, Route] = field(default_factory=dict)
 
     def per_rank(self, size: Size, epoch: int, step: int, decided: Mapping[str, IntArray] | None = None) -> IntArray:
-        """A size on every rank in one turn, int64 [P]. A decision that is not in ``decided`` counts as its bound."""
+        """Return a size on every rank in one turn, int64 [P]. A decision that is not in ``decided`` counts as its
+        bound."""
         if isinstance(size, Decision):
             if decided is not None and size.name in decided:
                 return decided[size.name]
@@ -107,7 +107,7 @@ class SizeTable:
         return np.full(self.ranks, size, dtype=np.int64)
 
     def most(self, size: Size) -> IntArray:
-        """A size on every rank in the turn that has most of it there, int64 [P]; of a decision its bound."""
+        """Return the largest value of a size over all turns on every rank, int64 [P]; for a decision, its bound."""
         if isinstance(size, Decision):
             size = size.bound
         if isinstance(size, Column):
@@ -118,7 +118,7 @@ class SizeTable:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """``row_bytes`` bytes for each of ``rows`` on a rank."""
+    """``row_bytes`` bytes for each of ``rows`` rows on a rank."""
 
     rows: Size
     row_bytes: int
@@ -129,19 +129,18 @@ Terms = tuple[Term, ...]
 
 
 def rows_of(rows: Size, row_bytes: int) -> Terms:
-    """The term of so many rows; none where a row has no bytes."""
+    """Return the memory of ``rows`` rows as terms; no term if a row has no bytes."""
     return (Term(rows, row_bytes),) if row_bytes else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Memory that an op takes beside its buffers, as its emitter states it. It is no part of the op's price or digest.
+    """Scratch memory of an op beside its buffers, as its emitter states it. It is not part of the op's price or digest.
 
-    The op holds the sum of ``terms`` while it runs, or the sum of ``at_least`` where that is larger. ``copied_last``:
-    buffers that it writes after everything else, as copies of others, so that they exist only when it has ended.
-    ``own_block``: the rank that reads its own rows where the op names a block that has arrived on all others.
-    ``handed_over``: on a CPU, what the op writes on the device is the memory that it reads on the host.
-    """
+    The op holds the sum of ``terms`` while it runs, or the sum of ``at_least`` if that is larger. ``copied_last``:
+    buffers that it writes last, as copies of others, so that they exist only when it has ended. ``own_block``: the rank
+    that reads its own rows where the op names a block that has arrived on all others. ``handed_over``: on a CPU, the
+    buffer that the op writes on the device shares the memory of the buffer that it reads on the host."""
 
     terms: Terms = ()
     at_least: Terms = ()
@@ -151,11 +150,11 @@ class Scratch:
 
     @property
     def sizes(self) -> tuple[Size, ...]:
-        """Every size that its bytes depend on."""
+        """All sizes that the bytes depend on."""
         return tuple(term.rows for term in self.terms + self.at_least)
 
     def at(self, size_of: Callable[[Size], IntArray]) -> IntArray:
-        """Bytes on every rank, int64 [P]; ``size_of`` gives a size on every rank in the turn at hand."""
+        """Return the bytes on every rank, int64 [P]; ``size_of`` returns a size on every rank in the current turn."""
         held, least = (
             sum((size_of(term.rows) * term.row_bytes for term in terms), size_of(0))
             for terms in (self.terms, self.at_least)

@@ -1,4 +1,5 @@
-"""A program on disk, ``program.json`` (templates, buffers, streams) beside ``columns.npz`` (sizes), and its digest."""
+"""Stores a program as ``program.json`` (templates, buffers, streams) and ``columns.npz`` (sizes), and computes its
+digest."""
 
 import hashlib
 import json
@@ -25,7 +26,7 @@ JSON_NAME, COLUMNS_NAME = "program.json", "columns.npz"
 
 
 def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """A JSON document and the arrays that go beside it."""
+    """Convert a program to a JSON document and the arrays that are stored beside it."""
     document = {
         "format": FORMAT,
         "name": program.name,
@@ -61,7 +62,7 @@ def save_program(program: Program, folder: Path) -> None:
 
 
 def load_program(folder: Path) -> Program:
-    """Read a program back; raises :class:`ProgramError` when the files are missing, broken or of another format."""
+    """Read a stored program; raises :class:`ProgramError` if its files are missing, broken or of another format."""
     try:
         document = json.loads((folder / JSON_NAME).read_text())
         arrays = read_npz(folder / COLUMNS_NAME)
@@ -158,11 +159,10 @@ def _decode(kind: Any, value: Any) -> Any:
 
 
 def program_digest(program: Program) -> str:
-    """Hex SHA-256 of what a program does, the same in any process.
+    """Return the hex SHA-256 of a program, the same in any process.
 
-    Names of hosts, times and paths do not count, nor does the memory that ops hold beside their buffers: it follows
-    from the rest of the program.
-    """
+    Names of hosts, times and paths do not count, nor does scratch memory, which follows from the rest of the
+    program."""
     digest = hashlib.sha256()
     document, arrays = program_to_json(program)
     for key in ("name", "kept"):

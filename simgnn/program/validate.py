@@ -1,4 +1,4 @@
-"""The validator: what must hold before a program is simulated or run. It reports all faults at once."""
+"""Checks that a program can be simulated and run. It reports all faults at once."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -25,10 +25,9 @@ def validate(program: Program) -> Program:
     """Return the program, or raise :class:`ProgramError` with every fault.
 
     Checked: every name is declared; dependencies point backward; two uses of a buffer copy, one of them writing, are
-    ordered (proved on unrolled turns; on buffers that ranks of a host share through a collective); temporary buffers
-    are written before they are read; sends are matched and bytes conserved; each process group has one stream and one
-    order on all ranks; guards of collectives are equal on all ranks.
-    """
+    ordered (proved on unrolled turns; for buffers that ranks of a host share, by a collective); temporary buffers are
+    written before they are read; sends are matched and bytes conserved; each process group has one stream and one order
+    on all ranks; guards of collectives are equal on all ranks."""
     # names first: unknown ones make the other checks meaningless
     problems = list(_name_faults(program)) or [*_communication_faults(program), *_hazards(program)]
     if problems:
@@ -37,7 +36,7 @@ def validate(program: Program) -> Program:
 
 
 def _name_faults(program: Program) -> Iterator[str]:
-    """Whatever an op refers to is declared, and dependencies point backward."""
+    """Find names that are not declared, and dependencies that do not point backward."""
     calendar = program.calendar
     for name in (calendar.steady, calendar.first, calendar.refresh, calendar.opening):
         if name is not None and name not in program.templates:
@@ -135,7 +134,7 @@ def _size_faults(program: Program, size: Size) -> Iterator[str]:
 
 
 def _communication_faults(program: Program) -> Iterator[str]:
-    """Faults that would hang or corrupt a run: sends match, bytes are conserved, a process group has one order."""
+    """Find faults that would hang or corrupt a run: unmatched sends, lost bytes, several orders of a process group."""
     problems = list(_group_faults(program))
     for name, route in program.sizes.routes.items():
         problems += [f"route '{name}': {fault}" for fault in _route_faults(program, route)]
@@ -204,7 +203,7 @@ def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
 
 
 def _member_ids(program: Program, group: Group) -> IntArray:
-    """Id of the sub-group that each rank is in, int64 [P]."""
+    """The id of each rank's sub-group, int64 [P]."""
     if group.members == "world":
         return np.zeros(program.ranks, dtype=np.int64)
     if group.members == "host":
@@ -213,7 +212,7 @@ def _member_ids(program: Program, group: Group) -> IntArray:
 
 
 def _conservation_faults(program: Program, op: Op, route: Route, row_bytes: int) -> Iterator[str]:
-    """What is read must be what is sent, what arrives must fill what is written, in every turn."""
+    """Check in every turn that the rows read are those sent, and that the rows that arrive fill the buffer written."""
     for accesses, ends, verb in ((op.reads, route.source, "sends"), (op.writes, route.target, "receives")):
         if len(accesses) != 1:
             continue
@@ -231,7 +230,7 @@ def _conservation_faults(program: Program, op: Op, route: Route, row_bytes: int)
 
 
 def _same_turns(one: IntArray, other: IntArray) -> tuple[IntArray, IntArray]:
-    """Both for as many epochs and steps as either has: an array with fewer axes is the same in each."""
+    """Broadcast two columns to the same number of epochs and steps."""
     most = max(one.ndim, other.ndim)
     first, second = (part.reshape(len(part), *[1] * (most - part.ndim), *part.shape[1:]) for part in (one, other))
     wide, broad = np.broadcast_arrays(first, second)
@@ -239,7 +238,7 @@ def _same_turns(one: IntArray, other: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _hazards(program: Program) -> list[str]:
-    """Uses of a buffer copy that nothing orders, and reads of temporary buffers that nothing has written."""
+    """Find uses of a buffer copy that nothing orders, and reads of temporary buffers that nothing has written."""
     problems: dict[str, None] = {}
     found = windows(program)
     if EVALUATE in program.templates:  # evaluation runs alone between two epochs
@@ -275,8 +274,8 @@ def _unordered(graph: Unrolled) -> Iterator[str]:
 
 
 def _neighbours(users: list[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
-    """Of all pairs of uses of which one writes, those that the others follow from where order is passed on: a write and
-    what reads it, these and the next write. ``users``: (node, whether it writes), ascending."""
+    """Yield the pairs of uses from whose order that of all conflicting pairs follows: a write and its reads, and those
+    reads and the next write. ``users``: (node, whether it writes), ascending."""
     written: int | None = None
     reads: list[int] = []
     for user, writes in users:
@@ -291,7 +290,7 @@ def _neighbours(users: list[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
 
 
 def _fault(graph: Unrolled, name: str, first: int, second: int) -> str | None:
-    """Why two uses of a buffer's copy, one of them writing, may meet; None: they cannot."""
+    """Describe why two uses of a buffer's copy, one of them writing, may overlap; None: they cannot."""
     if not graph.ordered(first, second):
         return "nothing orders them; add a dependency"
     hosts = graph.program.hosts
@@ -303,7 +302,7 @@ def _fault(graph: Unrolled, name: str, first: int, second: int) -> str | None:
 
 
 def _through_collective(graph: Unrolled, first: int, second: int) -> bool:
-    """Whether a call that all ranks make together lies between two nodes (or is one of them, or they are one op)."""
+    """Whether a collective call of all ranks lies between two nodes (or is one of them, or they are one op)."""
     one, other = graph.nodes[first].op, graph.nodes[second].op
     if one.kind in GROUP_KINDS or other.kind in GROUP_KINDS:
         return True

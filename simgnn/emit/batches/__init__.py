@@ -1,1 +1,1 @@
-"""How mini-batches become ops: drawing them, and bringing their rows to a rank."""
+"""Ops of mini-batches: drawing a batch, and bringing its rows to a rank."""

@@ -1,10 +1,10 @@
-"""Ops that draw a mini-batch where each host holds a part of the structure: one chain, hop after hop.
+"""Ops that draw a mini-batch where each host holds only a part of the graph structure: one chain, hop after hop.
 
-At each hop a rank divides its frontier by the hosts that hold its vertices, asks them, draws from its own rows
-meanwhile, draws what other ranks ask for, and joins its own draws with the answers (DistDGL: Zheng et al., IA3 2020,
-section 5.5.1; docs/systems/distdgl.md). What travels is that of C7 in docs/systems/mini-batches.md: counts, ids
-(int64), degrees (int32), ids of neighbours (int64). Deviation: a reply holds the degree of a vertex, from which the
-requester knows how many neighbours are kept, so that the answer need not wait for the draws."""
+At each hop a rank splits its frontier by the host that holds each vertex, sends requests to these hosts, draws from its
+own part meanwhile, draws what other ranks request, and joins its own draws with the replies (DistDGL: Zheng et al., IA3
+2020, section 5.5.1; docs/systems/distdgl.md). Messages are those of C7 in docs/systems/mini-batches.md: counts, ids
+(int64), degrees (int32), ids of neighbours (int64). Deviation: a reply holds each vertex's degree, so that the
+requester knows how many neighbours follow without waiting for the draws."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,11 +23,11 @@ DEGREES, STRUCTURE = "degrees", "structure"
 
 
 class AskHosts(RankAction[Callable[..., tuple[Array]]]):
-    """Divide the frontier by the hosts that draw for it; the first hop's, where no frontier is read, is the seeds."""
+    """Split the frontier by the hosts that draw for it. At the first hop, which reads no frontier, it is the seeds."""
 
 
 class LocateVertices(RankAction[Callable[[PolicyContext, Array], tuple[Array, Array]]]):
-    """Find the vertices that other hosts draw for: (rank, row there) int64 [k] each, rank after rank."""
+    """Find the frontier vertices that other hosts hold: (rank, row on that rank) int64 [k] each, ordered by rank."""
 
 
 class DrawHere(RankAction[OfOne]):
@@ -35,18 +35,18 @@ class DrawHere(RankAction[OfOne]):
 
 
 class DrawForOthers(RankAction[OfOne]):
-    """Draw neighbours of the vertices that this rank is asked for."""
+    """Draw neighbours of the vertices that other ranks request."""
 
 
 Stitch = Callable[[PolicyContext, Array, Array, Array, Array], tuple[Array, ...]]
 
 
 class StitchFrontier(RankAction[Stitch]):
-    """Make the next hop's frontier of own draws and answers."""
+    """Build the next hop's frontier from own draws and replies."""
 
 
 class FinishBatch(RankAction[Stitch]):
-    """Make the batch of own draws and answers, after its last hop."""
+    """Build the batch from own draws and replies after the last hop."""
 
 
 DRAWING: tuple[type[Action[Any]], ...] = (
@@ -55,18 +55,19 @@ DRAWING: tuple[type[Action[Any]], ...] = (
 
 
 def asked(hop: int) -> str:
-    """The frontier of a hop divided; also the route of requests, from the rank that answers to the one that asks."""
+    """The buffer of a hop's split frontier, and the route of its requests, from the rank that replies to the one that
+    asks."""
     return f"asked/{hop}"
 
 
 def returned(hop: int) -> str:
-    """Neighbours that answer a hop's requests; also their route."""
+    """The buffer and the route of the neighbours in replies to a hop's requests."""
     return f"returned/{hop}"
 
 
 def drawn_over_hosts(builder: ProgramBuilder, parted: PartedSizes, written: Iterable[Access]) -> list[Op]:
-    """The chain of ops that draws a batch and writes ``written``; its last op is ``DRAW``. Its buffers hold one batch:
-    the chain begins when that of the batch before has ended."""
+    """Return the chain of ops that draws a batch and writes ``written``; the last op is ``DRAW``. Its buffers hold one
+    batch: a chain starts when the chain of the previous batch has ended."""
     builder.natures.append(Nature.REQUESTING)
     builder.buffer(DEGREES, FEATURE_ROWS, 1, "int32", space="host-shared", persistent=True)
     size = builder.column("structure/bytes", parted.structure_bytes)
@@ -136,7 +137,7 @@ def _hop(
 
 
 def _picked(rows: Column) -> tuple[Work, ...]:
-    """The work of looking up one id for each row."""
+    """The work of looking up one id per row."""
     return (Work("gather", {"rows": rows, "width": 1, "item_bytes": ID_BYTES}),)
 
 

@@ -1,10 +1,9 @@
-"""Learned vectors of vertices, stored behind the features in the rows of the store: what a step does with them.
+"""Ops of learned vertex vectors, which the row store holds behind each vertex's features.
 
-A batch pulls them as it pulls features. Their gradients go to the ranks that write the rows (DistDGL: Zheng et al.,
-IA3 2020, section 5.4; docs/systems/distdgl.md): ids, then rows, to the first rank of the host that holds a row. That
-rank sums them by vertex in the order of the ranks that sent them, divides by the seeds of all ranks' batches and makes
-a step of Adagrad. Deviation: rows of the own host go to the writing rank directly too, not over the rank that serves.
-"""
+Batches pull them as they pull features. Gradients go, as ids and rows, to the rank that writes the vertex's row: the
+first rank of the host that holds it (DistDGL: Zheng et al., IA3 2020, section 5.4; docs/systems/distdgl.md). That rank
+sums them by vertex in the order of the sending ranks, divides by the number of seeds of all ranks' batches and makes a
+step of Adagrad. Deviation: gradients for the own host also go to the writing rank directly, not over a serving rank."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,21 +37,22 @@ ORDER_BYTES = 3 * ID_BYTES
 
 
 class PickGradients(RankAction[Callable[[PolicyContext, Array, Array, Array], tuple[Array, ...]]]):
-    """Take the gradients of a batch's vectors off the device, by the rank that writes them, and the number of seeds."""
+    """Copy the gradients of a batch's vectors to the host, grouped by the rank that writes them, with the number of
+    seeds."""
 
 
 class SumGradients(RankAction[Callable[..., tuple[Array, Array]]]):
-    """Make mean gradients by vertex of those that arrived and the rank's own."""
+    """Compute the mean gradient of each vertex from the gradients that arrived and the rank's own."""
 
 
 class ApplyGradients(RankAction[Callable[[PolicyContext, Array, Array, Array, Array], tuple[Array, Array]]]):
-    """Change the vectors of vertices, and the sums of squares, by a step of Adagrad."""
+    """Update the vectors of vertices, and their sums of squares, by a step of Adagrad."""
 
 
 @dataclass(frozen=True)
 class PushOps:
-    """Ops of a step. ``pick``: when the optimizer has stepped; ``push``: sends and sums what was picked; ``apply``:
-    changes the rows, and keeps ranks of a host from reading them meanwhile."""
+    """The embedding ops of a step. ``pick``: after the optimizer; ``push``: sends and sums the picked gradients;
+    ``apply``: updates the rows, and keeps the host's ranks from reading them meanwhile."""
 
     pick: Op
     push: tuple[Op, ...]
@@ -60,8 +60,9 @@ class PushOps:
 
 
 def push_ops(builder: ProgramBuilder, batches: BatchSizes, host_rows: IntArray, width: int, delay: int) -> PushOps:
-    """Sizes, buffers and ops of embeddings of ``width``. ``host_rows`` int64 [P]: rows in the memory of each rank's
-    host. ``delay`` 0: a step applies what it pushed; 1: the next one does, when it has pulled its own rows."""
+    """Add the sizes and buffers of embeddings, ``width`` elements a vertex, and return their ops. ``host_rows`` int64
+    [P]: rows in the memory of each rank's host. ``delay`` 0: a step applies its own gradients; 1: the next step does,
+    after pulling its rows."""
     builder.natures += [Nature.LEARNING, Nature.PUSHING]
     _sizes(builder, batches, host_rows, width, delay)
     _buffers(builder, width, delay)
@@ -140,5 +141,5 @@ def _buffers(builder: ProgramBuilder, width: int, delay: int) -> None:
 
 
 def _pushed(name: str) -> tuple[str, str]:
-    """Buffers of ids (rows of the memory of the host that holds them) and of gradients."""
+    """The buffers of ids (rows in the memory of the host that holds them) and of gradients."""
     return f"push/{name}/ids", f"push/{name}/rows"

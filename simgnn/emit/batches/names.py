@@ -1,8 +1,7 @@
-"""Names that the parts of a mini-batch plan share: columns, buffers and ops by what they are of.
+"""Names of columns, buffers and ops that the parts of a mini-batch plan share.
 
 Hops are numbered 1..L from the seed vertices, layers 1..L from the input rows, so that layer l sums over the block of
-hop L - l + 1. All columns but ``LARGEST`` ones are [P, epochs, steps].
-"""
+hop L - l + 1. All columns but ``LARGEST`` ones are [P, epochs, steps]."""
 
 from simgnn.program.sizes import Column
 
@@ -28,17 +27,17 @@ OWN_BLOCK, OWN_LABELS = f"{EVALUATING}block", f"{EVALUATING}labels"
 
 
 def rows_after(hop: int) -> Column:
-    """Rows of a batch after a hop; hop 0: its seed vertices."""
+    """The column of a batch's rows after a hop; hop 0: its seed vertices."""
     return Column(f"rows/{hop}")
 
 
 def edges_of(hop: int) -> Column:
-    """Drawn edges of a hop."""
+    """The column of the drawn edges of a hop."""
     return Column(f"edges/{hop}")
 
 
 def block(hop: int) -> str:
-    """The buffer of a hop's block on the device; int32 words: pointers of its destinations, then sources."""
+    """The buffer of a hop's block on the device: int32, row pointers of the destinations, then the sources."""
     return f"blocks/{hop}"
 
 

@@ -1,4 +1,4 @@
-"""The choices of slot ``batching``, and what the kinds of neighbour sampling share."""
+"""The base classes of slot ``batching``, and what all kinds of neighbour sampling share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -31,22 +31,21 @@ MOST_NEIGHBOURS = 65_536
 
 
 class Batching(BatchingTraits):
-    """A choice of slot ``batching``: which vertices one training step covers."""
+    """The base of batching policies: which vertices one training step covers."""
 
 
 class DrawBatch(RankAction[Callable[[PolicyContext], tuple[Array, ...]]]):
-    """Draw the batch of a step, or read it from where it was presampled: its vertices, seeds, and blocks by hop."""
+    """Draw the batch of a step, or read it from stored batches: its vertices, seeds, and blocks by hop."""
 
 
 class NeighbourSampling(Batching, ABC):
     """Uniform neighbour sampling without replacement.
 
-    ``fanouts``: neighbours of a vertex at most, by hop from the seed vertices (DGL's sampler counts the other way).
-    ``global_batch`` is divided evenly; the first ranks get one vertex more where that leaves a rest
+    ``fanouts``: the most neighbours drawn per vertex, by hop from the seed vertices (DGL's sampler counts from the
+    input). ``global_batch`` is divided evenly; the first ranks get one vertex more where it does not divide
     (docs/systems/distdgl.md). ``split``: ``even`` gives all ranks equally many training vertices, ``local`` those that
-    they own. ``last``: ``drop`` ends an epoch where the first rank has no full batch left
-    (docs/systems/mini-batches.md). ``evaluation``: ``exact`` needs memory for the rows of two layers.
-    """
+    they own. ``last``: ``drop`` ends an epoch when the first rank has no full batch left
+    (docs/systems/mini-batches.md). ``evaluation``: ``exact`` needs memory for the rows of two layers."""
 
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (DrawBatch, *DRAWING, TakeOwnRows, JoinRows)
     mini_batches: ClassVar[bool] = True
@@ -105,10 +104,10 @@ class NeighbourSampling(Batching, ABC):
             )  # fmt: skip
 
     def sizes_of(self, ranks: int) -> int | tuple[int, ...]:
-        """Seed vertices of a full batch of every one of P ranks, or of each where they are not equal.
+        """Return the seed vertices of a full batch: one number where all P ranks have equally many, else one for each
+        rank.
 
-        Raises :class:`ConfigError` where a rank would have none.
-        """
+        Raises :class:`ConfigError` where a rank would have none."""
         if self.global_batch is None:
             return self.batch_size
         size, more = divmod(self.global_batch, ranks)
@@ -121,14 +120,14 @@ class NeighbourSampling(Batching, ABC):
 
     @abstractmethod
     def drawing(self, hops: int) -> tuple[Work, ...]:
-        """What drawing a batch of so many hops costs while training runs; columns are those of
+        """The work of drawing a batch of ``hops`` hops during training, in columns of
         :mod:`simgnn.emit.batches.names`."""
 
     def training_of(self, stats: "PartitionStats") -> "NDArray[np.int64]":
-        """Vertices that each rank trains on in an epoch, int64 [P], from the statistics of a graph.
+        """Return the number of vertices that each rank trains on in an epoch, int64 [P], from the statistics of a
+        graph.
 
-        Raises :class:`ConfigError` where no batch would be full and others are dropped.
-        """
+        Raises :class:`ConfigError` where no rank has a full batch and partial batches are dropped."""
         if self.split == "even":
             training = even(stats.facts.train_vertices, stats.ranks)
         else:
@@ -142,8 +141,8 @@ class NeighbourSampling(Batching, ABC):
         return np.asarray(np.broadcast_to(sizes * steps[rank], training.shape))
 
     def ops(self, builder: ProgramBuilder, batches: "BatchSizes", written: tuple[Access, ...]) -> list[Op]:
-        """The chain of ops that draws a batch and writes ``written``: vertices, seeds, and the block of each hop. Its
-        last op is :data:`~simgnn.emit.batches.names.DRAW`."""
+        """Return the chain of ops that draws a batch and writes ``written``: vertices, seeds, and the block of each
+        hop. The last op is :data:`~simgnn.emit.batches.names.DRAW`."""
         if batches.parted is not None:
             return drawn_over_hosts(builder, batches.parted, written)
         work, action = self.drawing(len(batches.edges)), DrawBatch.label
@@ -152,7 +151,8 @@ class NeighbourSampling(Batching, ABC):
     def plan(
         self, csr: "CSR", train: "NDArray[np.int64]", partition: "Partition", rank_hosts: "NDArray[np.int64]", seed: int
     ) -> "SamplingPlan":
-        """Which rank samples what: ``train`` int64 [n] training vertices, ascending; ``rank_hosts`` int64 [P]."""
+        """Plan which rank samples which batches. ``train``: ascending training vertices, int64 [n]; ``rank_hosts``
+        int64 [P]."""
         # Numba: loaded when batches are planned; checking an experiment does not need it
         from simgnn.sampling.batches.plan import SamplingPlan, even_split, local_split
 
@@ -167,7 +167,7 @@ class NeighbourSampling(Batching, ABC):
         return plan
 
     def _check_steps(self, steps: int, fewest: int) -> None:
-        """Raise :class:`ConfigError` where an epoch has no step; ``fewest``: the training vertices of some rank."""
+        """Raise :class:`ConfigError` if an epoch has no step; ``fewest``: the fewest training vertices of a rank."""
         if self.last == "drop" and not steps:
             key = "batch_size" if self.global_batch is None else "global_batch"
             raise ConfigError(

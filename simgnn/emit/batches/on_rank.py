@@ -1,4 +1,4 @@
-"""Actions on what a rank holds, such as batches, samplers and tables of rows: the executor supplies their functions."""
+"""Base classes of actions on objects that a rank holds, such as samplers and row tables. The executor runs them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
@@ -15,26 +15,26 @@ OfTwo = Callable[[PolicyContext, Array, Array], tuple[Array]]
 
 
 class RankAction(Action[Any], Generic[Function]):
-    """An action with a ``Function`` of the executor: from the context and what the op reads to what it writes."""
+    """An action that the executor implements: a ``Function`` maps the context and the op's inputs to its outputs."""
 
     def run(self, context: PolicyContext, *read: Any, **_: Any) -> tuple[Array, ...]:
-        """Call the function that the executor supplies."""
+        """Call the executor's function for this action."""
         written: tuple[Array, ...] = context.resources[type(self)](context, *read)
         return written
 
 
 def carried_out(action: type[RankAction[Function]], function: Function) -> Functions:
-    """An action with a function of its signature."""
+    """Pair an action with the function that implements it; mypy checks the signature."""
     return {action: function}
 
 
 class TakeOwnRows(RankAction[OfOne]):
-    """Put the input rows of own vertices on the device, from the memory of the host."""
+    """Copy the input rows of own vertices from the host's memory to the device."""
 
 
 class JoinRows(Action[Policy]):
-    """Rows of own vertices, and behind them those of their remote in-neighbours, as own edges number them."""
+    """Concatenate the rows of own vertices and of their remote in-neighbours, in the numbering of the own edges."""
 
     def run(self, context: PolicyContext, own: Array, halo: Array) -> tuple[Array, ...]:
-        """``own`` [n, F], ``halo`` [h, F] -> [n + h, F]."""
+        """Concatenate ``own`` [n, F] and ``halo`` [h, F] to [n + h, F]."""
         return (array_namespace(own).concat((own, halo)),)

@@ -1,4 +1,4 @@
-"""The choices of slot ``placement``, and what mini-batches ask of them: rows that they share, pull and keep."""
+"""The base classes of slot ``placement``: where rows lie, and how mini-batches pull and cache them."""
 
 from abc import ABC
 from collections.abc import Callable
@@ -11,62 +11,62 @@ from simgnn.program.sizes import IntArray
 
 
 class Placement(PlacementTraits):
-    """A choice of slot ``placement``: where rows, activations and parameters lie."""
+    """The base of placement policies: where rows, activations and parameters lie."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
 
 class RowStore(Placement, ABC):
-    """A placement of input rows for mini-batches: hosts keep them, batches pull them.
+    """A placement for mini-batches: hosts keep the input rows, batches pull them.
 
-    By itself it keeps no rows of other hosts and learns none; a policy that does overrides what describes it.
-    """
+    By default it caches no rows of other hosts and learns no vectors; policies that do override the properties."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("batches",)
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (LocateRows, ServeRows, StageInputs)
 
     @property
     def cached_rows(self) -> int:
-        """Rows of other hosts that a device keeps, once :meth:`resolved`."""
+        """The number of other hosts' rows that a device caches, known once :meth:`resolved`."""
         return 0
 
     @property
     def wanted_rows(self) -> int | Literal["auto"]:
-        """The number of cached rows as the experiment states it."""
+        """The number of cached rows that the experiment states."""
         return self.cached_rows
 
     @property
     def pulls_new_rows(self) -> bool:
-        """Whether rows that are in the cache already are kept when it is filled again."""
+        """Whether a refill keeps the rows that the cache already holds, and pulls only new ones."""
         return False
 
     @property
     def refills(self) -> bool:
-        """Whether each epoch has a cache of its own."""
+        """Whether the cache is filled anew for each epoch."""
         return True
 
     @property
     def learned_width(self) -> int:
-        """Elements of the vector that is learned of each vertex; 0: none."""
+        """The number of elements of each vertex's learned vector; 0: none."""
         return 0
 
     @property
     def learned_delay(self) -> int:
-        """Steps after which learned vectors change."""
+        """The number of steps after which learned vectors are updated."""
         return 0
 
     @property
     def caches(self) -> int:
-        """Caches that a device holds at once."""
+        """The number of caches that a device holds at once."""
         return 0
 
     def resolved(self, needed: Callable[[], float]) -> Self:
-        """The same with a number of cached rows; ``needed``: distinct rows of other hosts that a rank needs in an
-        epoch."""
+        """Return this policy with a fixed number of cached rows. ``needed``: returns how many distinct rows of other
+        hosts a rank needs in an epoch."""
         return self
 
     def caching(self, rows: int) -> Self:
-        """The same with so many cached rows. Raises :class:`~simgnn.errors.ConfigError` where it keeps none."""
+        """Return this policy with ``rows`` cached rows; raises :class:`~simgnn.errors.ConfigError` if it cannot cache
+        any."""
         if rows:
             raise ConfigError(
                 f"placement.kind: got '{self.label}', which keeps no rows of other hosts, with sizes of batches that "
@@ -75,16 +75,15 @@ class RowStore(Placement, ABC):
         return self
 
     def check_fits(self, cached: IntArray, largest: IntArray, window: int, row_bytes: int) -> None:
-        """Raise :class:`~simgnn.errors.ConfigError` where a device cannot hold caches and ``window`` staged batches.
+        """Raise :class:`~simgnn.errors.ConfigError` if a device cannot hold its caches and ``window`` staged batches.
 
-        ``cached``, ``largest`` int64 [P]: rows of each rank's largest cache, input rows of its largest batch.
-        """
+        ``cached``, ``largest`` int64 [P]: rows of each rank's largest cache, input rows of its largest batch."""
 
     def take(self, staging: Staging) -> None:
-        """Emit: rows of a batch that are in the cache."""
+        """Emit the copy of a batch's cached rows."""
 
     def fill_next(self, staging: Staging) -> None:
-        """Emit: a step's piece of the next epoch's cache."""
+        """Emit the part of the next epoch's cache that a step fills."""
 
     def fill_first(self, staging: Staging) -> None:
-        """Emit: the cache of the first epoch, before it begins."""
+        """Emit the filling of the first epoch's cache, before that epoch begins."""

@@ -1,4 +1,4 @@
-"""Ops that bring a mini-batch's rows to its rank: one chain, each op after the one before."""
+"""Ops that bring a mini-batch's input rows to its rank: one chain, each op after the one before."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,29 +18,30 @@ Phase = Literal["forward", "setup"]
 
 
 class LocateRows(RankAction[Callable[[PolicyContext, Array], tuple[Array, Array]]]):
-    """Find the input rows of a batch that other hosts hold: (rank, row there) int64 [k] each, rank after rank."""
+    """Find the input rows of a batch that other hosts hold: (rank, row on that rank) int64 [k] each, ordered by
+    rank."""
 
 
 class ServeRows(RankAction[OfOne]):
-    """Pick the rows that other ranks need for a step's batches, rank after rank."""
+    """Gather the rows that other ranks need for a step's batches, ordered by rank."""
 
 
 class StageInputs(RankAction[Callable[..., tuple[Array]]]):
-    """Put the rows of this host, and those that were pulled where there are any, into the batch's input rows."""
+    """Copy the rows of this host, and pulled rows if there are any, into the batch's input rows."""
 
 
 def sent(route: str) -> Column:
-    """Rows that each rank sends along a route."""
+    """The column of the rows that each rank sends along a route."""
     return Column(f"{route}/sent")
 
 
 def received(route: str) -> Column:
-    """Rows that each rank is sent along a route."""
+    """The column of the rows that each rank receives along a route."""
     return Column(f"{route}/received")
 
 
 def add_route(builder: ProgramBuilder, name: str, route: Route) -> None:
-    """Add a route [pairs, epochs, steps], or [pairs], and the columns of what each rank sends and is sent along it."""
+    """Add a route [pairs, epochs, steps], or [pairs], and the columns of the rows that each rank sends and receives."""
     builder.routes[name] = route
     for column, ends in ((sent(name), route.source), (received(name), route.target)):
         total = np.zeros((len(builder.hosts), *route.rows.shape[1:]), np.int64)
@@ -50,7 +51,7 @@ def add_route(builder: ProgramBuilder, name: str, route: Route) -> None:
 
 @dataclass
 class Staging:
-    """Collects the chain of ops. Rows have ``width`` elements of the training dtype."""
+    """Collects the ops of the chain. Rows have ``width`` elements of the training dtype."""
 
     builder: ProgramBuilder
     width: int
@@ -61,16 +62,16 @@ class Staging:
         return self.width * self.builder.item_bytes
 
     def add(self, op: Op) -> None:
-        """Put an op at the end of the chain."""
+        """Append an op to the chain."""
         behind = (Dependency(self.ops[-1].name),) if self.ops else ()
         self.ops.append(replace(op, after=(*behind, *op.after)))
 
     def send(
         self, name: str, route: str, action: type[Action[Any]], phase: Phase = "forward", lasting: bool = False
     ) -> str:
-        """Send rows that others wait for, which ``action`` picks, along a route whose sizes both ends know.
+        """Send rows, gathered by ``action``, to the ranks that wait for them, along a route whose sizes both ends know.
 
-        Returns the buffer of those that arrive. ``lasting``: see :class:`Buffer`."""
+        Returns the buffer of the received rows. ``lasting``: see :class:`Buffer`."""
         builder = self.builder
         builder.keep_rows_of(route, sent(route))
         served = builder.buffer(f"{name}/served", sent(route), self.width, space="host", lasting=lasting)
@@ -85,21 +86,21 @@ class Staging:
         self, name: str, reads: Sequence[Access], writes: Access, rows: Column, action: type[Action[Any]],
         phase: Phase = "forward",
     ) -> None:  # fmt: skip
-        """Put rows of the host's memory where they belong on the device."""
+        """Copy rows from the host's memory to their places on the device."""
         transfer = Transfer(self.row_bytes, rows)
         self._pick(name, OpKind.H2D, reads, writes, rows, action, transfer=transfer, phase=phase)
 
     def on_device(
         self, name: str, reads: Sequence[Access], writes: Access, rows: Column, action: type[Action[Any]]
     ) -> None:
-        """Copy rows on the device to where they belong."""
+        """Copy rows within the device to their places."""
         self._pick(name, OpKind.SELECT, reads, writes, rows, action)
 
     def _pick(
         self, name: str, kind: OpKind, reads: Sequence[Access], writes: Access, rows: Column,
         action: type[Action[Any]], **fields: Any,
     ) -> None:  # fmt: skip
-        """Add an op in which the placement picks ``rows`` rows one by one."""
+        """Add an op that gathers ``rows`` rows one by one."""
         fields |= {"module": PLACES, "action": action.label, "category": "comm_overhead"}
         work = (self.builder.row_work("gather", rows, self.width),)
         self.add(Op(name, kind, Nature.STAGING, tuple(reads), (writes,), work=work, **fields))

@@ -1,1 +1,1 @@
-"""Syncs of which both ends keep the rows as last sent, so that only chosen ones travel."""
+"""Syncs in which both ends keep the rows as last sent, so that only chosen rows travel."""

@@ -1,8 +1,7 @@
 """The base of freshness policies that send only chosen rows, and the ops of their syncs over masters and mirrors.
 
-Parts that moved are gathered at masters, and vertices that any part woke are scattered to mirrors. Source: CDFGNN
-(arXiv 2408.00232), algorithm 2.
-"""
+Masters gather the parts that moved; vertices for which any part moved are scattered to mirrors. Source: CDFGNN (arXiv
+2408.00232), algorithm 2."""
 
 from abc import ABC
 from dataclasses import dataclass
@@ -42,23 +41,22 @@ from simgnn.program.sizes import Column, Decision, Size
 
 @dataclass(frozen=True)
 class WithinHosts:
-    """The stages of a sync inside hosts, where hosts add up their mirrors first; ``inward`` None: only masters have
-    something to give.
+    """The stages of a sync inside hosts, where hosts add up their mirrors first. ``inward`` None: mirrors have no
+    parts.
 
-    One replica stands for its host (see :data:`simgnn.partition.local.vertex_cut.LEVELS`). Inward, it adds up the
-    other replicas' parts as last sent; only this sum is tested and sent on. Outward, it hands on the bytes that the
-    master published, so that all replicas decode the same.
+    One replica stands for its host (see :data:`simgnn.partition.local.vertex_cut.LEVELS`). Inward, it adds up the other
+    replicas' parts as last sent; only this sum is tested and sent on. Outward, it passes on the bytes that the master
+    published, so that all replicas decode the same.
 
-    Buffers for the whole run: ``sent`` and ``kept`` of ``inward``, others' parts as last sent, on both ends; ``kept``
-    of ``outward``, what they go on with. ``origin``: for each row of a rank where its news lies, see
-    :class:`~simgnn.emit.caches.replica_cache.FindNews`.
-    """
+    Buffers for the whole run: ``sent`` and ``kept`` of ``inward``, the other replicas' parts as last sent, on both
+    ends; ``kept`` of ``outward``, the sums that they continue with. ``origin``: for each row of a rank, where its new
+    value lies, see :class:`~simgnn.emit.caches.replica_cache.FindNews`."""
 
     inward: CachedStage | None
     outward: CachedStage
 
     def reset(self, renewed: str) -> None:
-        """Forget what was sent of rows that were renewed, see :class:`Sync`."""
+        """Zero the cached state of rows that were renewed, see :class:`Sync`."""
         out, others = self.outward, [self.outward.add_kept()]
         if self.inward is not None:
             others.append(self.inward.add_sent())
@@ -66,8 +64,8 @@ class WithinHosts:
         out.reset("others", ResetMirrors, renewed, others, out.stage.arriving)
 
     def scatter(self, across: CachedStage, chosen: str, news: str, masters: str) -> None:
-        """Hand on what arrived ``across`` hosts and ``news``, what this rank's own masters publish of the shared rows
-        ``chosen``. ``masters``: the route that names all rows that have mirrors."""
+        """Send what arrived from ``across`` hosts, and ``news``, the published values of this rank's shared rows
+        ``chosen``, to the other replicas on the host. ``masters``: the route that names all rows that have mirrors."""
         out, builder, rows = self.outward, self.outward.builder, self.outward.stage.source
         origin = builder.buffer(f"origin/{out.sync.point}", builder.buffers[rows].rows, 1, "int64")
         across.compute(
@@ -92,13 +90,12 @@ def _places(rows: Size) -> tuple[Work, ...]:
 
 @dataclass(frozen=True)
 class ReplicaSync:
-    """Gather (absent where mirrors have nothing to give), fold, scatter.
+    """Emits gather (absent where mirrors have no parts), fold and scatter.
 
     Buffers for the whole run: ``sent`` of the gather, mirrors' parts as counted in the sums; ``own``, the masters'
-    parts as counted; ``sums`` of all parts; ``published`` (with a codec; else it is ``sums``) and ``kept`` of the
-    scatter, what master and mirrors go on with. ``active``: the shared masters that are published in this turn.
-    Where hosts add up first, these are parts of hosts, and :class:`WithinHosts` comes before and after.
-    """
+    parts as counted; ``sums`` of all parts; ``published`` (only with a codec; without, it is ``sums``) and ``kept`` of
+    the scatter, the sums that master and mirrors continue with. ``active``: the shared masters that are published in
+    this epoch. Where hosts add up first, parts are those of hosts, and :class:`WithinHosts` comes before and after."""
 
     builder: ProgramBuilder
     sync: Sync
@@ -134,7 +131,7 @@ class ReplicaSync:
             self._within.scatter(scatter, scatter.name("chosen"), self._name("news"), self._masters["masters"])
 
     def _reset(self, renewed: str, own: str, sums: str) -> None:
-        """Forget what was sent of rows whose reference changed, so that every part that is not zero will be sent."""
+        """Zero the cached state of rows whose reference changed, so that every part that is not zero is sent again."""
         scatter, mirrors = self._scatter, [self._scatter.add_kept()]
         if self._gather is not None:
             mirrors.append(self._gather.add_sent())
@@ -145,7 +142,7 @@ class ReplicaSync:
             self._within.reset(renewed)
 
     def _published(self) -> list[str]:
-        """The buffer of what copies go on with where that is not the sums themselves."""
+        """The buffer of published sums; none without a codec, where the sums themselves are published."""
         if not self.codec.encodes:
             return []
         return [self.builder.buffer(self._name("published"), self._shared, self.sync.width, persistent=True)]
@@ -183,7 +180,7 @@ class ReplicaSync:
         )  # fmt: skip
 
     def _recorded(self) -> dict[str, str]:
-        """The decisions that publishing records; declared in the program where what mirrors send wakes masters."""
+        """The decisions that publishing records. The program declares them if mirrors' parts can wake masters."""
         # of a host-aggregated exchange a row stands for a host, and woken masters are counted by hosts
         copies: Literal["replicas", "hosts"] = "replicas" if self._within is None else "hosts"
         tally = self._scatter.decision(copies)
@@ -223,7 +220,7 @@ class ReplicaSync:
 
     @property
     def _masters(self) -> dict[str, str]:
-        """Options of ops on masters that have mirrors, where the route of their stage names only a part of them."""
+        """Options of ops on all masters that have mirrors, where the stage's route names only some of them."""
         masters = self._scatter.stage.masters
         return {} if masters is None else {"masters": masters}
 
@@ -243,11 +240,10 @@ class ReplicaSync:
 
 
 class CachedRows(ChoosesRows, MovesRows, ABC):
-    """The base of policies that say which rows travel (:meth:`ChoosesRows.moved`); others are taken from caches.
+    """The base of policies that choose the rows that travel (:meth:`ChoosesRows.moved`); caches supply all others.
 
     Between owners and copies, both ends keep the rows as last sent. Over masters and mirrors, sums are kept, to which
-    the changes of parts are added. Evaluations are exact.
-    """
+    changes of parts are added. Evaluations are exact."""
 
     sends_differences: ClassVar[bool] = True
     hands_on: ClassVar[bool] = True
@@ -262,8 +258,8 @@ class CachedRows(ChoosesRows, MovesRows, ABC):
             CachedStage(builder, training, stage, codec, self).emit()
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """Keep a reference of a layer's sums for the run, as parts of several epochs add up only relative to the same.
-        It is replaced where the present one is too far from it; returns the buffer of the rows that were renewed."""
+        """Keep a layer's reference for the run, since parts of several epochs add up only relative to one reference. It
+        is replaced where the current one is too far from it. Returns the buffer of the rows that were renewed."""
         layer, rows, width = reference.layer, reference.rows, reference.width
         shift = builder.buffer(f"shift/{layer}", rows, width, persistent=True)
         renewed = builder.buffer(f"renewed/{layer}", rows, 1, "bool")

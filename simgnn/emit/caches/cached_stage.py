@@ -1,4 +1,4 @@
-"""The ops of a transfer whose ends both keep the rows as last sent, so that only chosen rows travel."""
+"""The ops of a transfer in which both ends keep the rows as last sent, so that only chosen rows travel."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,13 +27,11 @@ STATE = "threshold"
 
 @dataclass(frozen=True)
 class CachedStage:
-    """One stage of a sync, expanded: select, encode, exchange of what names rows, exchange of rows, decode into the
-    cache.
+    """The ops of one stage of a sync: select, encode, exchange of row names, exchange of rows, decode into the cache.
 
-    Buffers: ``sent`` and ``kept``, the rows as last sent, on both ends, for the whole run. A mask has a bit for each
-    row that may travel to a peer, in the order of the wire; how many rows travel is a decision. Where rows are named by
-    "ids", counts and places travel in place of masks, and receivers make the same masks of them.
-    """
+    Buffers for the whole run: ``sent`` and ``kept``, the rows as last sent, on both ends. A mask has a bit for each row
+    that may travel to a peer, in wire order; how many rows travel is a decision. With index form "ids", counts and
+    positions travel instead of masks, and receivers rebuild the masks from them."""
 
     builder: ProgramBuilder
     sync: Sync
@@ -47,7 +45,7 @@ class CachedStage:
         self.land_moved()
 
     def land_moved(self) -> None:
-        """What arrived is decoded into the cache ``kept``, and put where it belongs."""
+        """Decode the arrived rows into the cache ``kept``, and put them into their target rows."""
         receive, kept = receiving_buffer(self.builder, self.sync, self.stage), self.add_kept()
         reads = [self.name("arrived"), self.name("mask_in"), kept]
         work = (*self.landing_work(), self.work("copy", self.stage.arriving))
@@ -57,13 +55,13 @@ class CachedStage:
     def reset(
         self, who: str, action: Labelled, renewed: str, states: list[str], rows: Size, **options: str | int
     ) -> None:
-        """States of ``rows`` rows become zero where ``renewed`` says so."""
+        """Set ``rows`` rows of states to zero where ``renewed`` is set."""
         work = tuple(self.work("elementwise", rows, passes=1) for _ in states)
         self.compute(f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work, (), **options)
 
     def send_moved(self, encoding: Labelled, plain: int) -> None:
-        """Send the rows that moved from the cache ``sent``; the action ``encoding`` makes what travels of them.
-        ``plain``: see :meth:`coding_copies`."""
+        """Send the rows that moved from the cache ``sent``; the action ``encoding`` encodes them. ``plain``: see
+        :meth:`coding_copies`."""
         builder, stage = self.builder, self.stage
         pack(builder, self.sync, stage)
         sent = self.add_sent()
@@ -80,27 +78,27 @@ class CachedStage:
         self.exchange()
 
     def add_sent(self) -> str:
-        """Add the buffer of the rows as this end last sent them."""
+        """Add the buffer of the rows as this rank last sent them."""
         return self.builder.buffer(self.name("sent"), self.stage.leaving, self.sync.width, persistent=True)
 
     def add_kept(self) -> str:
-        """Add the buffer of the rows as this end last received them."""
+        """Add the buffer of the rows as this rank last received them."""
         return self.builder.buffer(self.name("kept"), self.stage.arriving, self.sync.width, persistent=True)
 
     def add_masks(self) -> str:
-        """Add the buffers of the masks that leave and arrive; returns the name of the first."""
+        """Add the buffers of sent and received masks; returns the name of the sent one."""
         masks = add_mask_route(self.builder, self.stage.route)
         self.builder.buffer(self.name("mask_in"), Column(f"{masks}/arriving"), 1, "uint8")
         return self.builder.buffer(self.name("mask"), Column(f"{masks}/leaving"), 1, "uint8")
 
     def add_coded(self) -> str:
-        """Add the buffers of what leaves and arrives on the wire; returns the name of the first."""
+        """Add the buffers of sent and received rows on the wire; returns the name of the sent one."""
         columns, dtype = (self.row_bytes, "uint8") if self.codec.encodes else (self.sync.width, self.builder.dtype)
         self.builder.buffer(self.name("arrived"), self.arriving, columns, dtype)
         return self.builder.buffer(self.name("coded"), self.leaving, columns, dtype)
 
     def exchange(self) -> None:
-        """Exchange what names the rows that travel, then these rows."""
+        """Exchange the masks or ids of the rows that travel, then these rows."""
         if self.policy.index_form() == "bitmap":
             masks = add_mask_route(self.builder, self.stage.route)
             self._exchange("mask", masks, [self.name("mask")], self.name("mask_in"), 1, control=True)
@@ -113,7 +111,7 @@ class CachedStage:
         )  # fmt: skip
 
     def _exchange_ids(self) -> None:
-        """Exchange how many rows travel for each pair, then their places; no pair without rows takes part."""
+        """Exchange how many rows travel for each pair, then their positions; pairs without rows send nothing."""
         builder, stage = self.builder, self.stage
         pairs = add_count_route(builder, stage.route)
         counts = builder.buffer(self.name("counts"), Column(f"{pairs}/leaving"), 1, "int64")
@@ -140,17 +138,17 @@ class CachedStage:
 
     @cached_property
     def leaving(self) -> Decision:
-        """Rows that a rank sends."""
+        """The decided number of rows that a rank sends."""
         return Decision(self.decision("rows"), _bound(self.stage.leaving))
 
     @cached_property
     def arriving(self) -> Decision:
-        """Rows that a rank receives."""
+        """The decided number of rows that a rank receives."""
         return Decision(self.decision("arrived"), _bound(self.stage.arriving))
 
     def coding_work(self, rows: Size, exact: bool = False) -> tuple[Work, ...]:
-        """The work of picking rows and putting them into the cache. A codec encodes their difference from the cached
-        rows, and decodes it as receivers will, unless the cache keeps ``exact`` rows."""
+        """The work of gathering rows and updating the cache. A codec encodes their difference from the cached rows, and
+        decodes it as receivers will, unless the cache keeps ``exact`` rows."""
         moved = (self.work("gather", rows), self.work("gather", rows))
         if not self.codec.encodes:
             return moved
@@ -159,7 +157,7 @@ class CachedStage:
         return coding if exact else (*coding, *self.codec.decode_work(*shape), change)
 
     def landing_work(self) -> tuple[Work, ...]:
-        """The work of putting arrived rows into the cache, or of adding them where they are differences."""
+        """The work of putting arrived rows into the cache, or of adding them if they are differences."""
         rows, put = self.arriving, self.work("gather", self.arriving)
         if not self.codec.encodes:
             return (put,)
@@ -167,18 +165,18 @@ class CachedStage:
         return (*decoding, self.work("gather", rows), self.work("elementwise", rows, passes=3), put)
 
     def copies(self, rows: Size, number: int) -> Terms:
-        """Memory of copies of rows that an op holds at once."""
+        """The memory of ``number`` copies of rows."""
         return rows_of(rows, number * self.sync.width * self.builder.item_bytes)
 
     def coding_copies(self, rows: Size, plain: int) -> Terms:
-        """The copies that :meth:`coding_work` makes: two for a difference. ``plain``: copies without a codec, one where
-        rows are picked before they are put in the order of the wire."""
+        """The memory of the copies in :meth:`coding_work`: two for a difference. ``plain``: the number of copies
+        without a codec, one where rows are gathered before they are put in wire order."""
         if not self.codec.encodes:
             return self.copies(rows, plain)
         return (*self.copies(rows, 2), *self.codec.encode_scratch(rows, self.sync.width, self.builder.dtype))
 
     def landing_copies(self, number: int = 1) -> Terms:
-        """The copies that :meth:`landing_work` makes: differences are decoded beside rows of the cache."""
+        """The memory of the copies in :meth:`landing_work`: differences are decoded beside rows of the cache."""
         return self.copies(self.arriving, number) if self.codec.encodes else ()
 
     def work(self, primitive: str, rows: Size, **sizes: int) -> Work:
@@ -188,7 +186,7 @@ class CachedStage:
         self, part: str, kind: OpKind, action: Labelled, reads: list[str], writes: list[str], work: tuple[Work, ...],
         scratch: Terms = (), **options: str | int,
     ) -> None:  # fmt: skip
-        """Emit an op in which the policy acts."""
+        """Emit an op that runs an action of the policy."""
         self.builder.compute(
             self.sync.templates, self.sync.op(self.stage, part), kind, reads, writes, work, action,
             route=self.stage.route, module=self.policy.slot, options=options, scratch=Scratch(scratch),
@@ -209,14 +207,14 @@ class CachedStage:
 
 
 def add_state(builder: ProgramBuilder, policy: ChoosesRows) -> list[str]:
-    """Add the buffer of the policy's state; none where it has no state."""
+    """Add the buffer of the policy's state and return its name in a list, which is empty for a policy without state."""
     if not policy.state_width:
         return []
     return [builder.buffer(STATE, 1, policy.state_width + 1, "float64", persistent=True)]
 
 
 def emit_state_step(builder: ProgramBuilder, policy: ChoosesRows, templates: tuple[str, ...]) -> None:
-    """Emit the step of the policy's state at the end of an epoch, unless no sync reads the state."""
+    """Emit the update of the policy's state at the end of an epoch, unless no sync reads the state."""
     if STATE not in builder.buffers:
         return
     work = (Work("elementwise", {"rows": 1, "width": policy.state_width + 1, "passes": 2, "item_bytes": 8}),)
@@ -232,5 +230,5 @@ def _bound(size: Size) -> int | Column:
 
 
 def _listing(rows: Size) -> tuple[Work, ...]:
-    """The work of turning bits into places, or places into bits."""
+    """The work of converting between masks and positions."""
     return (Work("gather", {"rows": rows, "width": 1, "item_bytes": ID_BYTES}),)

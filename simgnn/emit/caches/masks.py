@@ -1,4 +1,5 @@
-"""How receivers learn which rows of a stage travel: a bit for each row that may, or the places of those that do."""
+"""Names of the rows that travel in a stage: a bitmap over all rows that may travel, or the positions of those that
+do."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -18,15 +19,15 @@ ID_BYTES = 4
 
 
 def add_mask_route(builder: ProgramBuilder, route: str) -> str:
-    """Add the route of the masks over a route's rows, and its reverse: a bit a row, each pair's padded to whole bytes.
+    """Add the route of the masks over a route's rows, and its reverse: one bit per row, padded to bytes for each pair.
 
-    Adds the columns ``NAME/leaving`` and ``NAME/arriving``, bytes of each rank, of the same direction as ``route``.
-    """
+    Adds the columns ``NAME/leaving`` and ``NAME/arriving``: each rank's bytes in the direction of ``route``."""
     return _beside(builder, route, "mask", lambda rows: (rows + 7) // 8)
 
 
 def add_count_route(builder: ProgramBuilder, route: str) -> str:
-    """Add the route of one number for each pair that has rows, its reverse, and columns as :func:`add_mask_route`."""
+    """Add a route of one number for each pair that has rows, its reverse, and columns as :func:`add_mask_route`
+    does."""
     return _beside(builder, route, "count", lambda rows: (rows > 0).astype(np.int64))
 
 
@@ -44,11 +45,10 @@ def _beside(builder: ProgramBuilder, route: str, what: str, rows_of: Callable[[I
 
 
 class WireMask:
-    """The layout of a mask: for each peer, ascending, a bit a row in the order of the wire, padded to whole bytes.
+    """The layout of a mask: for each peer, ascending, one bit per row in wire order, padded to whole bytes.
 
     ``counts``: rows of each peer. Bit k % 8 of byte k // 8 is row k: little-endian. ``like``: an array of the namespace
-    and device of the masks.
-    """
+    and device of the masks."""
 
     def __init__(self, counts: Sequence[int], like: Array) -> None:
         self.xp, self.device = array_namespace(like), device(like)
@@ -66,25 +66,25 @@ class WireMask:
         self._firsts = self.xp.asarray(firsts, dtype=self.xp.int64, device=self.device)
 
     def pack(self, chosen: Array) -> Array:
-        """uint8 [bytes] from bool [rows]."""
+        """Pack bool [rows] into a mask, uint8 [bytes]."""
         bits = self.xp.zeros(8 * self.nbytes, dtype=self.xp.uint8, device=self.device)
         bits[self._places] = self.xp.astype(chosen, self.xp.uint8)
         return self.xp.sum(self.xp.reshape(bits, (-1, 8)) * self._weights, axis=1, dtype=self.xp.uint8)
 
     def unpack(self, mask: Array) -> Array:
-        """bool [rows] from uint8 [bytes]."""
+        """Unpack a mask, uint8 [bytes], to bool [rows]."""
         bits = self.xp.reshape((self.xp.reshape(mask, (-1, 1)) & self._weights) != 0, (-1,))
         return bits[self._places]
 
     def chosen_of_peers(self, mask: Array) -> list[int]:
-        """How many rows of each peer the mask names."""
+        """Count the rows of each peer that the mask names."""
         sums = self._chosen_sums(self.unpack(mask), empty=True)
         found: list[int] = self.xp.stack(sums).tolist() if sums else []
         return found
 
     def listed(self, mask: Array) -> tuple[Array, Array]:
-        """The mask as lists: int64 [pairs, 1], how many rows it names of each peer that has any; int32 [k, 1], their
-        places among that peer's rows, peers ascending."""
+        """Convert a mask to lists: the number of named rows of each peer that has any rows, int64 [pairs, 1]; and their
+        positions among that peer's rows, peers ascending, int32 [k, 1]."""
         xp, chosen = self.xp, self.unpack(mask)
         sums = self._chosen_sums(chosen, empty=False)
         counts = xp.stack(sums) if sums else self._firsts
@@ -92,28 +92,28 @@ class WireMask:
         return counts[:, None], xp.astype(ids - self._first_of(counts, ids), xp.int32)[:, None]
 
     def mask_of(self, ids: Array, counts: Array) -> Array:
-        """The mask, uint8 [bytes], of which :meth:`listed` made these lists."""
+        """Convert the lists of :meth:`listed` back to a mask, uint8 [bytes]."""
         chosen = self.xp.zeros(self.rows, dtype=self.xp.bool, device=self.device)
         places = self.xp.astype(self.xp.reshape(ids, (-1,)), self.xp.int64)
         chosen[places + self._first_of(self.xp.reshape(counts, (-1,)), places)] = True
         return self.pack(chosen)
 
     def _first_of(self, counts: Array, ids: Array) -> Array:
-        """The first row of the pair that each of the listed ids belongs to."""
+        """The first row of the pair that each listed id belongs to."""
         pairs = self.xp.searchsorted(self.xp.cumulative_sum(counts), counted(ids, ids.shape[0]), side="right")
         return self._firsts[pairs]
 
     def _chosen_sums(self, chosen: Array, empty: bool) -> list[Array]:
-        """How many rows of each peer are chosen; ``empty``: also of peers that have none."""
+        """Count the chosen rows of each peer; ``empty``: include peers that have no rows."""
         pairs = [(first, last) for first, last in pairwise(self._bounds) if empty or last > first]
         return [self.xp.sum(chosen[first:last], dtype=self.xp.int64) for first, last in pairs]
 
 
 def sent_mask(context: PolicyContext, like: Array) -> WireMask:
-    """The layout of the mask over the rows that a rank sends along an op's route, made once a run."""
+    """The mask layout of the rows that a rank sends along an op's route, built once a run."""
     return context.derived(WireMask, context.send, like=like)
 
 
 def received_mask(context: PolicyContext, like: Array) -> WireMask:
-    """The layout of the mask over the rows that a rank receives along an op's route, made once a run."""
+    """The mask layout of the rows that a rank receives along an op's route, built once a run."""
     return context.derived(WireMask, context.receive, like=like)

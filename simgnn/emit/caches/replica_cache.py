@@ -1,7 +1,7 @@
-"""What a cache over masters and mirrors does at run time: the actions of ops that complete sums over replicas.
+"""Actions of the cache over masters and mirrors, which complete sums over the replicas of a vertex at run time.
 
-Rows of masters that have mirrors are a rank's *shared* rows, in ascending order; states of masters have a row for each.
-"""
+Rows of masters that have mirrors are a rank's *shared* rows, in ascending order; states of masters have a row for
+each."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ LARGEST_SHIFT = 5.0
 
 
 class Settle(Action[ChoosesRows]):
-    """Keep an earlier reference of sums where this turn's is near it: parts of several epochs add up only then."""
+    """Keep an earlier reference of sums where the current one is near it: parts of several epochs add up only then."""
 
     def run(self, context: PolicyContext, reference: Array, kept: Array) -> tuple[Array, ...]:
-        """What sums are relative to in this turn, [n, heads], the same to be kept, and the rows that were renewed, bool
-        [n, 1]: the ``kept`` reference unless today's is farther from it than LARGEST_SHIFT."""
+        """Return the reference of this epoch's sums, [n, heads], a copy to keep, and the rows that were renewed, bool
+        [n, 1]: the ``kept`` reference, unless the current one is farther from it than LARGEST_SHIFT."""
         xp = array_namespace(reference)
         far = ~(xp.abs(reference - kept) <= LARGEST_SHIFT)
         settled = xp.where(far, reference, kept)
@@ -36,10 +36,10 @@ class _Reset(Action[ChoosesRows]):
 
     @abstractmethod
     def rows(self, context: PolicyContext) -> Array:
-        """The local rows that the states are of."""
+        """The local row of each row of the states."""
 
     def run(self, context: PolicyContext, renewed: Array, *states: Array) -> tuple[Array, ...]:
-        """``renewed`` bool [local rows, 1]; the states, in place."""
+        """Zero the states in place where ``renewed``, bool [local rows, 1], is set."""
         void = renewed[self.rows(context), 0]
         for state in states:
             state[void] = 0
@@ -54,24 +54,24 @@ class ResetMasters(_Reset):
 
 
 class ResetMirrors(_Reset):
-    """Set states of rows that arrive, in the order of the wire, to zero where their row was renewed."""
+    """Set states of received rows, in wire order, to zero where their row was renewed."""
 
     def rows(self, context: PolicyContext) -> Array:
         return context.arriving
 
 
 class ResetLeaving(_Reset):
-    """Set states of rows that leave, in the order of the wire, to zero where their row was renewed."""
+    """Set states of sent rows, in wire order, to zero where their row was renewed."""
 
     def rows(self, context: PolicyContext) -> Array:
         return context.leaving
 
 
 class EncodeChange(Action[ChoosesRows]):
-    """Compute what travels of selected parts: by how much they changed."""
+    """Encode by how much the selected parts changed."""
 
     def run(self, context: PolicyContext, rows: Array, chosen: Array, cached: Array) -> tuple[Array, ...]:
-        """The changes of the chosen parts, and the parts as the sums will count them."""
+        """Return the changes of the chosen parts, and the parts as the sums will count them."""
         if self.codec.encodes:
             return coded_change(self.codec, context, rows, chosen, cached)
         old, change = pick_rows(cached, chosen), pick_rows(rows, chosen)
@@ -81,10 +81,10 @@ class EncodeChange(Action[ChoosesRows]):
 
 
 class AddParts(Action[ChoosesRows]):
-    """Add changes that arrived to the sums."""
+    """Add the changes that arrived to the sums."""
 
     def run(self, context: PolicyContext, arrived: Array, mask: Array, sums: Array) -> tuple[Array, ...]:
-        """The sums, parts of lower ranks added first; and which shared rows a part woke, bool [n, 1]."""
+        """Return the sums, with parts of lower ranks added first, and the shared rows that a part woke, bool [n, 1]."""
         layout, xp = received_mask(context, sums), array_namespace(sums)
         woken = places_in_shared(context, context.arriving)[layout.unpack(mask)]
         parts = arrived
@@ -96,7 +96,7 @@ class AddParts(Action[ChoosesRows]):
         return sums, active
 
     def add(self, sums: Array, rows: Array, parts: Array, counts: Sequence[int]) -> Array:
-        """sums[rows] += parts in place, the first ``counts[0]`` parts, then ``counts[1]``, of which no row is twice."""
+        """Add parts to sums[rows] in place, in groups of ``counts`` parts; within a group no row occurs twice."""
         first = 0
         for count in counts:
             add_rows(sums, rows[first : first + count], parts[first : first + count])
@@ -108,8 +108,8 @@ class FoldOwn(Action[ChoosesRows]):
     """Add the masters' own parts that moved to the sums, and wake their rows."""
 
     def run(self, context: PolicyContext, rows: Array, own: Array, sums: Array, *read: Array) -> tuple[Array, ...]:
-        """``own``: masters' parts as the sums count them; then the policy's state, where it has one, and the rows that
-        mirrors woke, where these have anything to give."""
+        """Return ``own``, ``sums`` and the shared rows to publish. ``own``: masters' parts as the sums count them;
+        ``read``: the policy's state, if it has one, and the rows that mirrors woke, if mirrors have parts."""
         state = read[0] if self.owner.state_width else None
         woken = read[1:] if self.owner.state_width else read
         shared = shared_rows(context)
@@ -128,13 +128,13 @@ class Announce(Action[ChoosesRows]):
     """List the shared rows that are awake, which are published to all their mirrors."""
 
     def run(self, context: PolicyContext, active: Array) -> tuple[Array, ...]:
-        """The mask over the rows of each peer, and the shared rows int64 [k] that are published."""
+        """Return the mask over the rows of each peer, and the shared rows int64 [k] that are published."""
         chosen = active[:, 0]
         return sent_mask(context, active).pack(chosen[leaving_places(context)]), places_of(chosen)
 
     def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
-        """How many shared rows are published, in all and of those with r replicas (or on r hosts, where one row travels
-        to each), for every r of this rank."""
+        """Count the published shared rows: all of them, and those with r replicas (or on r hosts, where one row travels
+        to each host), for every r on this rank."""
         chosen, place = written[1], leaving_places(context)
         xp, shared = array_namespace(place), shared_rows(context).shape[0]
         replicas = xp.bincount(place, minlength=shared) + 1  # a master has a place for each row that it sends
@@ -145,18 +145,19 @@ class Announce(Action[ChoosesRows]):
 
 
 class EncodeSums(Action[ChoosesRows]):
-    """Compute what travels of published sums, each encoded once: their change, or without a codec the sums."""
+    """Encode the published sums, each once: their change, or without a codec the sums themselves."""
 
     def run(
         self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
     ) -> tuple[Array, ...]:
-        """What travels, in the order of the wire; with a codec also ``published``, what copies go on with."""
+        """Return the rows to send, in wire order; with a codec also ``published``, the sums that copies continue
+        with."""
         packed = self.packed(context, chosen, sums, published)
         wire = self.addressed(context, packed, chosen, mask)
         return (wire,) if published is None else (wire, published)
 
     def packed(self, context: PolicyContext, chosen: Array, sums: Array, published: Array | None) -> Array:
-        """What is published of the chosen sums, in their order; with a codec ``published`` moves on."""
+        """Encode the chosen sums, in the order of ``chosen``; with a codec, update ``published``."""
         picked = pick_rows(sums, chosen)
         if published is None:
             return picked
@@ -168,7 +169,7 @@ class EncodeSums(Action[ChoosesRows]):
         return packed
 
     def addressed(self, context: PolicyContext, packed: Array, chosen: Array, mask: Array) -> Array:
-        """Rows ``packed`` of the chosen shared rows, in the order of the wire."""
+        """Put the rows ``packed``, one per chosen shared row, in wire order."""
         xp, place = array_namespace(packed), leaving_places(context)
         position = xp.zeros(shared_rows(context).shape[0], dtype=xp.int64, device=device(packed))
         position[chosen] = counted(packed, chosen.shape[0])
@@ -176,7 +177,7 @@ class EncodeSums(Action[ChoosesRows]):
 
 
 class EncodeNews(EncodeSums):
-    """As :class:`EncodeSums` where hosts add up first: keep what is published for other replicas on the host."""
+    """:class:`EncodeSums` where hosts add up first: also keeps the published rows for other replicas on the host."""
 
     def run(
         self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
@@ -187,11 +188,11 @@ class EncodeNews(EncodeSums):
 
 
 class FindNews(Action[ChoosesRows]):
-    """Find where the news of each local row lies."""
+    """Find where the new value of each local row lies."""
 
     def run(self, context: PolicyContext, rows: Array, chosen: Array, mask: Array) -> tuple[Array, ...]:
-        """int64 [n, 1]: k + 1, this rank published the row as the k-th of the ``chosen`` shared rows; -(k + 1), it
-        arrived as the k-th; 0, there is no news."""
+        """Return int64 [n, 1]: k + 1 if this rank published the row as the k-th of the ``chosen`` shared rows, -(k + 1)
+        if it arrived as the k-th row, 0 if it has no new value."""
         xp = array_namespace(rows)
         origin = xp.zeros((rows.shape[0], 1), dtype=xp.int64, device=device(rows))
         origin[shared_rows(context)[chosen], 0] = counted(rows, chosen.shape[0]) + 1
@@ -201,20 +202,21 @@ class FindNews(Action[ChoosesRows]):
 
 
 class Relay(Action[ChoosesRows]):
-    """List the rows with news, which are handed on to the other replicas on the host."""
+    """List the rows with new values, which are passed on to the other replicas on the host."""
 
     def run(self, context: PolicyContext, origin: Array) -> tuple[Array, ...]:
-        """The mask over the rows of each peer, and where the news of the rows that it names lies, int64 [k]."""
+        """Return the mask over the rows of each peer, and the places (see :class:`FindNews`) of the rows it names,
+        int64 [k]."""
         of_wire = origin[context.leaving, 0]
         fresh = of_wire != 0
         return sent_mask(context, origin).pack(fresh), of_wire[fresh]
 
 
 class HandOn(Action[ChoosesRows]):
-    """Hand news on as it came, so that all replicas decode the same bytes."""
+    """Pass new values on unchanged, so that all replicas decode the same bytes."""
 
     def run(self, context: PolicyContext, origins: Array, news: Array, arrived: Array) -> tuple[Array, ...]:
-        """The news in the order of the wire; ``origins`` int64 [k] as :class:`Relay` gives them."""
+        """Return the new values in wire order. ``origins`` int64 [k]: places, as :class:`Relay` writes them."""
         xp = array_namespace(news)
         wire = xp.empty((origins.shape[0], *news.shape[1:]), dtype=news.dtype, device=device(news))
         mine = origins > 0
@@ -224,12 +226,13 @@ class HandOn(Action[ChoosesRows]):
 
 
 class TakeSums(Action[ChoosesRows]):
-    """Let all copies go on with what was published."""
+    """Replace all copies by the published sums."""
 
     def run(
         self, context: PolicyContext, arrived: Array, mask: Array, kept: Array, rows: Array, published: Array
     ) -> tuple[Array, ...]:
-        """``kept``: what mirrors have of their masters' sums; ``rows``: all local rows, which become the sums."""
+        """Return ``kept``, the masters' sums as mirrors have them, and ``rows``: all local rows, which become the
+        sums."""
         kept = take_arrived(self.codec, context, arrived, mask, kept)
         put_rows(rows, context.arriving, kept)
         return kept, put_rows(rows, shared_rows(context), published)
@@ -242,18 +245,18 @@ REPLICA_ACTIONS = (
 
 
 def shared_rows(context: PolicyContext) -> Array:
-    """The local rows of masters that have mirrors, ascending: those that leave along the route, or along the one that
-    the op's option ``masters`` names, where its own names a part of them."""
+    """The local rows of masters that have mirrors, ascending: the rows sent along the op's route or, where that route
+    names only some of them, along the route in the op's option ``masters``."""
     return context.derived(_each_once, _masters(context, context.leaving))
 
 
 def leaving_places(context: PolicyContext) -> Array:
-    """The place among the shared rows of each row that leaves."""
+    """The position among the shared rows of each row that is sent."""
     return context.derived(_places, _masters(context, context.leaving), context.leaving)
 
 
 def places_in_shared(context: PolicyContext, rows: Array) -> Array:
-    """The place among the shared rows of each of ``rows``, a list of the op's route."""
+    """The position among the shared rows of each of ``rows``, a list of the op's route."""
     return context.derived(_places, _masters(context, rows), rows)
 
 

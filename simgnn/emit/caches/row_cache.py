@@ -1,8 +1,7 @@
-"""What a cache of rows does at run time: both ends of a transfer keep the rows as last sent, and chosen ones travel.
+"""Actions of a cache of rows at run time: both ends of a transfer keep the rows as last sent, and chosen rows travel.
 
-A policy says which rows travel: :meth:`ChoosesRows.moved`. The actions here select them, encode them, name them on the
-wire and put what arrives into the receiver's cache.
-"""
+A policy chooses the rows that travel: :meth:`ChoosesRows.moved`. The actions here select, encode and name them, and put
+the rows that arrive into the receiver's cache."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,28 +19,30 @@ State = tuple[float, ...]
 
 
 class ChoosesRows(Policy, ABC):
-    """The run-time half of a freshness by which only chosen rows travel. ``state_width``: numbers of its state."""
+    """The run-time methods of a freshness policy that sends only chosen rows. ``state_width``: numbers in its state."""
 
     state_width: ClassVar[int] = 0
 
     @abstractmethod
     def moved(self, context: PolicyContext, rows: Array, cached: Array, state: State) -> Array:
-        """Which of ``rows`` [n, F] travel, bool [n]. ``cached``: the rows as last sent; zeros before."""
+        """Choose which of ``rows`` [n, F] travel, bool [n]. ``cached``: the rows as last sent, zeros before the first
+        time."""
 
     def init(self, context: PolicyContext) -> State:
-        """The state before the first epoch."""
+        """Return the state before the first epoch."""
         return ()
 
     def end_epoch(self, context: PolicyContext, metrics: Metrics, state: State) -> State:
-        """The state after an epoch. A pure function, so that ranks that agree on its arguments agree on the result."""
+        """Return the state after an epoch. Must be a pure function, so that all ranks compute the same state."""
         return state
 
     def index_form(self) -> IndexForm:
-        """What names the rows that travel: a bit for each that may, or the places of those that do."""
+        """How the rows that travel are named: "bitmap", a bit for each that may travel; or "ids", the positions of
+        those that do."""
         return "bitmap"
 
     def adds_woken_parts(self) -> bool:
-        """Whether a master that a mirror woke adds its own part to the sum too, however little it moved."""
+        """Whether a master that a mirror woke also adds its own part to the sum, however little it moved."""
         return False
 
 
@@ -49,19 +50,18 @@ class SelectMoved(Action[ChoosesRows]):
     """Select the rows that moved."""
 
     def run(self, context: PolicyContext, rows: Array, cached: Array, state: Array | None = None) -> tuple[Array, ...]:
-        """Mask (uint8, see :class:`WireMask`) and positions int64 [k] of the rows that travel.
+        """Return the mask (uint8, see :class:`WireMask`) and the positions, int64 [k], of the rows that travel.
 
-        ``rows``, ``cached`` [n, F] in the order of the wire.
-        """
+        ``rows``, ``cached`` [n, F] in wire order."""
         chosen = moved_rows(self.owner, context, rows, cached, state)
         return sent_mask(context, rows).pack(chosen), places_of(chosen)
 
 
 class EncodeMoved(Action[ChoosesRows]):
-    """Compute what travels of selected rows: their encoded difference from the cache, or without a codec the rows."""
+    """Encode the difference of selected rows from the cache, or without a codec copy the rows."""
 
     def run(self, context: PolicyContext, rows: Array, chosen: Array, cached: Array) -> tuple[Array, ...]:
-        """What travels of the chosen rows, and the cache as the receiver will have it."""
+        """Return the chosen rows as they are sent, and the cache as the receiver will have it."""
         if self.codec.encodes:
             return coded_change(self.codec, context, rows, chosen, cached)
         picked = pick_rows(rows, chosen)
@@ -69,40 +69,40 @@ class EncodeMoved(Action[ChoosesRows]):
 
 
 class DecodeMoved(Action[ChoosesRows]):
-    """Put what arrived into the cache."""
+    """Decode the rows that arrived into the cache."""
 
     def run(self, context: PolicyContext, arrived: Array, mask: Array, cached: Array) -> tuple[Array, ...]:
-        """All rows [n, F] that this rank goes on with, and the cache, which holds the same values."""
+        """Return all rows [n, F] for the layer, and the cache, which holds the same values."""
         cached = take_arrived(self.codec, context, arrived, mask, cached)
         return array_namespace(cached).asarray(cached, copy=True), cached
 
 
 class ListRows(Action[ChoosesRows]):
-    """Turn a mask into the places that it names, where these take fewer bytes."""
+    """Convert a mask to the positions that it names, where these take fewer bytes."""
 
     def run(self, context: PolicyContext, mask: Array) -> tuple[Array, ...]:
-        """How many rows of each peer, and their places; see :meth:`WireMask.listed`."""
+        """Return the number of named rows of each peer, and their positions; see :meth:`WireMask.listed`."""
         return sent_mask(context, mask).listed(mask)
 
 
 class MaskRows(Action[ChoosesRows]):
-    """Turn places that arrived into the mask that the sender had."""
+    """Convert positions that arrived to the sender's mask."""
 
     def run(self, context: PolicyContext, ids: Array, counts: Array) -> tuple[Array, ...]:
         return (received_mask(context, ids).mask_of(ids, counts),)
 
 
 class EndEpoch(Action[ChoosesRows]):
-    """Compute the state after an epoch, and record the counts of the accuracy, so that it can be repeated."""
+    """Compute the state after an epoch, and record the counts of the accuracy, so that a simulation can repeat it."""
 
     def run(self, context: PolicyContext, metrics: Array, state: Array) -> tuple[Array, ...]:
-        """The state as it is stored, float64 [1, numbers + 1]."""
+        """Return the stored state, float64 [1, numbers + 1]."""
         found = self.owner.end_epoch(context, Metrics.of(metrics), loaded(self.owner, context, state))
         xp = array_namespace(state)
         return (xp.asarray([[*found, 1.0]], dtype=xp.float64, device=device(state)),)
 
     def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
-        """The counts of correct and of all training rows."""
+        """Return the number of correct and of all training rows."""
         point, metrics = context.options["point"], Metrics.of(read[0])
         return {f"{point}/correct": int(metrics.correct), f"{point}/count": int(metrics.count)}
 
@@ -111,8 +111,8 @@ ROW_ACTIONS = (SelectMoved, EncodeMoved, DecodeMoved, ListRows, MaskRows, EndEpo
 
 
 def moved_rows(policy: ChoosesRows, context: PolicyContext, rows: Array, cached: Array, state: Array | None) -> Array:
-    """Which rows travel, bool [n]: those that the policy chooses, and those of which an element that divides others
-    (the last ones, as many as the op's option ``divisors`` says) would travel as a row by itself."""
+    """Return which rows travel, bool [n]: those that the policy chooses, and those in which an element that divides
+    others (as many last elements as the op's option ``divisors``) would travel as a row by itself."""
     numbers, width = loaded(policy, context, state), rows.shape[1]
     found = expect(policy, "moved", policy.moved(context, rows, cached, numbers), (rows.shape[0],), "bool")
     for column in range(width - int(context.options.get("divisors", 0)), width):
@@ -121,7 +121,7 @@ def moved_rows(policy: ChoosesRows, context: PolicyContext, rows: Array, cached:
 
 
 def loaded(policy: ChoosesRows, context: PolicyContext, state: Array | None) -> State:
-    """The numbers of a stored state, whose last element is 0 before the first epoch has ended."""
+    """Return the numbers of a stored state, whose last element is 0 before the first epoch has ended."""
     if state is None:
         return ()
     *numbers, begun = array_namespace(state).reshape(state, (-1,)).tolist()
@@ -131,11 +131,10 @@ def loaded(policy: ChoosesRows, context: PolicyContext, state: Array | None) -> 
 def coded_change(
     codec: Codec, context: PolicyContext, rows: Array, chosen: Array, cached: Array, names: Array | None = None
 ) -> tuple[Array, Array]:
-    """The encoded differences of the chosen rows from the cache; and that, with what receivers decode added to it, or
-    the rows themselves where the codec keeps exact rows.
+    """Return the encoded differences of the chosen rows from the cache, and the new cache: the cache plus what
+    receivers decode, or the rows themselves if the codec keeps exact rows.
 
-    ``names`` int64 [n]: what the rank calls the rows, so that one that goes to several peers is encoded alike.
-    """
+    ``names`` int64 [n]: the rank's numbers of the rows, so that a row that goes to several peers is encoded alike."""
     old, picked = pick_rows(cached, chosen), pick_rows(rows, chosen)
     names = context.gathered if names is None else names
     named = chosen if names is None else pick_rows(names, chosen)
@@ -149,14 +148,14 @@ def coded_change(
 
 
 def move_on(codec: Codec, context: PolicyContext, packed: Array, chosen: Array, old: Array, cached: Array) -> Array:
-    """The cache with decoded differences added: one expression on both ends, so that they hold the same bits. ``old``:
-    the chosen rows of the cache, which is made the new ones."""
+    """Add decoded differences to the cache, in one expression on both ends, so that they hold the same bits. ``old``:
+    the chosen rows of the cache, overwritten with the new ones."""
     old += decoded(codec, context, packed, cached.shape[1], dtype_name(cached))
     return put_rows(cached, chosen, old)
 
 
 def take_arrived(codec: Codec, context: PolicyContext, arrived: Array, mask: Array, cached: Array) -> Array:
-    """The cache of a receiver with what arrived of the rows that ``mask`` names."""
+    """Update a receiver's cache with the arrived values of the rows that ``mask`` names."""
     chosen = places_of(received_mask(context, cached).unpack(mask))
     if codec.encodes:
         return move_on(codec, context, arrived, chosen, pick_rows(cached, chosen), cached)

@@ -6,6 +6,6 @@ from simgnn.emit.batches.neighbours import Batching
 
 
 class Full(Batching):
-    """All vertices in one step."""
+    """Every step trains on all vertices."""
 
     kind: Literal["full"] = "full"

@@ -10,11 +10,11 @@ from simgnn.program.ops import Work
 
 
 class Sampled(NeighbourSampling):
-    """Online neighbour sampling. It draws what ``seeded`` draws, so that the two train on equal batches.
+    """Neighbour sampling while training runs. It draws the same batches as ``seeded``.
 
-    ``structure``: ``partitioned``, a host holds the in-edges of its own vertices, and draws from them for others on
-    request (docs/systems/distdgl.md); ``replicated``, it holds the whole graph's, and a rank draws all of a batch
-    itself."""
+    ``structure``: ``partitioned``, a host holds the in-edges of its own vertices, and draws from them for other hosts
+    on request (docs/systems/distdgl.md); ``replicated``, it holds the whole graph, and each rank draws its batches
+    alone."""
 
     known_ahead: ClassVar[bool] = False
 

@@ -9,7 +9,7 @@ from simgnn.program.ops import Work
 
 
 class Seeded(NeighbourSampling):
-    """Presampled neighbour sampling. Fan-outs by default: ours, the paper states none."""
+    """Neighbour sampling before training begins. The default fan-outs are ours, since the paper states none."""
 
     known_ahead: ClassVar[bool] = True
 
@@ -19,5 +19,5 @@ class Seeded(NeighbourSampling):
     )
 
     def drawing(self, hops: int) -> tuple[Work, ...]:
-        """Nothing: batches are read ahead from disk, which no profile prices (docs/systems/rapidgnn.md)."""
+        """Return no work: batches are read ahead from disk, which no profile prices (docs/systems/rapidgnn.md)."""
         return ()

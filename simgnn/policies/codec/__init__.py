@@ -1,1 +1,1 @@
-"""Slot ``codec``: how rows are encoded on their way."""
+"""Slot ``codec``: how rows are encoded for a transfer."""

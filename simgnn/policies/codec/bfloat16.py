@@ -10,7 +10,7 @@ from simgnn.program.ops import ITEM_BYTES
 
 
 class Bfloat16(Codec):
-    """Two bytes an element: the nearest bfloat16, ties to even; off by at most 2**-8 of the element."""
+    """Two bytes an element: the nearest bfloat16, ties to even, with an error of at most 2**-8 of the element."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
     relative: ClassVar[bool] = True
@@ -22,7 +22,7 @@ class Bfloat16(Codec):
         return width * ITEM_BYTES["bfloat16"]
 
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
-        """The upper half of each float32, rounded to even."""
+        """Return the upper half of each float32, rounded to even."""
         xp = array_namespace(rows)
         raw = xp.astype(from_bytes(to_bytes(xp.astype(rows, xp.float32)), "int32"), xp.int64)
         rounded = raw + 0x7FFF + ((raw >> 16) & 1)

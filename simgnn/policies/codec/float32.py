@@ -10,7 +10,7 @@ from simgnn.program.ops import ITEM_BYTES
 
 
 class Float32(Codec):
-    """Four bytes an element: the nearest float32. Exact where ``train.dtype`` is float32."""
+    """Four bytes an element: the nearest float32. Exact if ``train.dtype`` is float32."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
     relative: ClassVar[bool] = True

@@ -8,7 +8,7 @@ from simgnn.program.ops import ITEM_BYTES
 
 
 class Plain(Codec):
-    """Payload in ``train.dtype``."""
+    """No encoding; elements travel in ``train.dtype``."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
     relative: ClassVar[bool] = True

@@ -1,4 +1,5 @@
-"""Stochastic quantisation: as linear, but elements are rounded up or down at random, so that none is off on average."""
+"""Stochastic quantisation: like linear, but elements are rounded up or down at random, which makes the error
+unbiased."""
 
 from typing import Literal
 
@@ -17,16 +18,15 @@ DRAWING_PASSES = 2
 
 
 class Stochastic(RowCodes):
-    """Element m becomes q = floor((m - min) / s + u), kept in 0..n (0 where s = 0), u uniform in [0, 1); see
-    :class:`RowCodes`. Its mean is m, its error below s = (max - min) / n.
+    """Element m becomes q = floor((m - min) / s + u), clipped to 0..n (0 if s = 0), u uniform in [0, 1); see
+    :class:`RowCodes`. The mean of decoded values is m, the error less than s = (max - min) / n.
 
     u is a pure function of (seed, epoch, step, layer, direction, rank, row, column): runs repeat bit for bit, whatever
     else is sent and however many threads encode; a row that goes to several peers is rounded alike for all.
 
     Source: AdaQP's codec. Deviations: u does not depend on the receiver, so that copies of a row stay equal; ``bits``
     is one number for the whole run, not assigned by variance; the price is that of linear codes plus the passes of
-    drawing (assumed).
-    """
+    drawing (assumed)."""
 
     kind: Literal["stochastic"] = "stochastic"
     bits: Literal[2, 4, 8] = Field(default=8, description="bits of one element's code: 2, 4 or 8")
@@ -36,11 +36,12 @@ class Stochastic(RowCodes):
         return self.pack(self.dithered(rows, draws(signed(int(stream_key(context.seed, turn))), names)))
 
     def dithered(self, rows: Array, keys: Array) -> Array:
-        """Rows [n, F] moved to the grid of their codes, up or down at random; their ends stay as they are.
+        """Return rows [n, F] rounded at random to the values of their codes; each row's smallest and largest value
+        stay.
 
         ``keys`` int64 [n]: the random stream of each row. An element between two codes' values becomes the upper one
-        with the probability that it is past the lower one. Rows of one value, and those without a grid, stay.
-        """
+        with the probability of its relative distance from the lower one. Rows of one value, and those without a grid,
+        stay."""
         xp, most = array_namespace(rows), self.largest_code
         if not rows.shape[0]:
             return rows

@@ -1,4 +1,5 @@
-"""Block broadcast: each rank in turn broadcasts its whole block of rows, and every rank adds what the block gives."""
+"""Block broadcast: each rank in turn broadcasts its whole block of rows, and every rank adds the block's
+contribution."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,19 +19,18 @@ from simgnn.program.sizes import IntArray
 
 
 class BlockBroadcast(Communication):
-    """Blocks of rows, one a rank, broadcast to all in rank order, forward and backward; edge-cuts only.
+    """Blocks of rows, one per rank, are broadcast to all ranks in rank order, forward and backward; edge-cuts only.
 
-    A rank holds the edges into its rows as one block a source rank, and adds the products of blocks and rows as they
+    A rank holds its in-edges as one block per source rank, and adds the products of these blocks and the rows as they
     arrive: no lists of rows, no sizes that depend on edges. Features count as dense. Attention (gat) is a running
     softmax over the blocks of transformed rows, see block_attention.py.
 
-    ``weight_gradient``: a layer's weights learn from own rows times gradients summed over the edges
-    (``summed-gradient``), so that every layer broadcasts its gradients, the first too; or from the kept sum of rows
-    times own gradients (``saved-sum``), so that the first layer broadcasts none. The choice matters where rows are
-    aggregated first, but not for GIN's perceptron or a sum that is kept for the whole run.
-    Source: CAGNET's 1D algorithm (docs/systems/cagnet.md). Deviation: with ``saved-sum`` gradients travel as wide as
-    a layer's input, as they do for GIN.
-    """
+    ``weight_gradient``: the gradient of a layer's weights is own rows times gradients summed over the edges
+    (``summed-gradient``), so that every layer broadcasts its gradients, the first too; or the stored sum of rows times
+    own gradients (``saved-sum``), so that the first layer broadcasts none. The choice matters for layers that aggregate
+    first, but not for GIN's perceptron or a sum that is kept for the whole run. Source: CAGNET's 1D algorithm
+    (docs/systems/cagnet.md). Deviation: with ``saved-sum`` gradients are as wide as a layer's input, as they are for
+    GIN."""
 
     cut: ClassVar[Cut] = "edge-cut"
     moves: ClassVar[Moves] = "blocks"
@@ -73,7 +73,7 @@ class BlockBroadcast(Communication):
         return self.resend_inputs
 
     def arranged(self, layer: LayerSpec) -> LayerSpec:
-        """Gradients are summed over the edges before they are multiplied by the weights."""
+        """Return the layer with gradients summed over the edges before they are multiplied by the weights."""
         if not _sums_apart(layer) or self.weight_gradient == "saved-sum":
             return layer
         return replace(layer, order="transform-first", prepared_width=layer.width_out, sums_inputs=True)
@@ -95,13 +95,13 @@ class BlockBroadcast(Communication):
 
 
 def _sums_apart(layer: LayerSpec) -> bool:
-    """Whether a layer's weights may learn from either side of its sum."""
+    """Whether the gradient of a layer's weights can be computed from either side of its sum."""
     return layer.order == "aggregate-first" and layer.kind != "gin" and not layer.hoisted
 
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The numbers of a partition into blocks. ``edges`` int64 [P, P]: edges of each block."""
+    """The sizes of a partition into blocks. ``edges`` int64 [P, P]: edges of each block."""
 
     stats: PartitionStats
     edges: IntArray

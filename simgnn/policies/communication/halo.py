@@ -13,13 +13,12 @@ from simgnn.policy import Choices, Cut, Refusal
 
 
 class Halo(Communication):
-    """Owners send rows to the ranks that need them, by one uneven all-to-all a layer and direction; edge-cuts only.
+    """Owners send rows to the ranks that need them, by one uneven all-to-all per layer and direction; edge-cuts only.
 
-    ``rows``: what layer 1 exchanges. ``input``: features, which never change, so they are sent once and transformed
-    where they are needed; ``transformed``: rows after the weight matrix, narrower but new every epoch; ``auto``: the
+    ``rows``: what layer 1 exchanges. ``input``: features, which never change, so they are sent once and each rank
+    transforms them itself; ``transformed``: rows after the weight matrix, narrower but new every epoch; ``auto``: the
     cheaper one over the run. ``resend_inputs``: send the features again in every epoch, as systems without a copy do.
-    Source: halo exchange of DGL's and PipeGCN's vanilla training.
-    """
+    Source: halo exchange of DGL's and PipeGCN's vanilla training."""
 
     cut: ClassVar[Cut] = "edge-cut"
 

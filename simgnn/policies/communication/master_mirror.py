@@ -1,4 +1,4 @@
-"""Masters and mirrors: partial sums of a vertex are added at its master, and the sum goes back to its mirrors."""
+"""Masters and mirrors: partial sums of a vertex are added at its master, and the sum is sent back to its mirrors."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,15 +27,15 @@ class MasterMirror(Communication):
     """Every rank sums over its own edges; one gather (mirrors to masters, added there in the order of ranks) and one
     scatter (masters to mirrors) complete a layer's sums, and backward the gradients of sums; vertex-cuts only.
 
-    Masters and mirrors both hold input features, so these never travel. What comes between two sums is computed on
-    every copy of a row alike, backward with partial gradients: weights' gradients are right once ranks add them up.
-    Source: CDFGNN (arXiv 2408.00232), algorithm 2 and equations 3 and 4. Deviations: the sum itself is completed,
-    before the weights where rows are aggregated first, so that the narrower side travels; biases come after; constant
-    sums of layer 1 are completed once unless ``model.hoist = "never"``.
+    Masters and mirrors both hold input features, so these never travel. What is computed between two sums is computed
+    on every copy of a row, backward with partial gradients: weight gradients are right once ranks add them up. Source:
+    CDFGNN (arXiv 2408.00232), algorithm 2 and equations 3 and 4. Deviations: the sum itself is completed, before the
+    weights if a layer aggregates first, so that the narrower side travels; biases come after; constant sums of layer 1
+    are completed once unless ``model.hoist = "never"``.
 
-    ``exchange``: "direct", each mirror trades with its master; "host-aggregated", parts are added up on each host and
-    one row a host travels to the master's, and back alike: four exchanges for two, fewer rows between hosts.
-    """
+    ``exchange``: "direct", each mirror exchanges rows with its master; "host-aggregated", parts are added up on each
+    host and one row per host travels to the master's host, and back the same way: four exchanges instead of two, fewer
+    rows between hosts."""
 
     cut: ClassVar[Cut] = "vertex-cut"
 
@@ -64,7 +64,7 @@ class MasterMirror(Communication):
             yield Idle("exchange", "cluster.hosts = 1", ONE_HOST)
 
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "MirrorSizes":
-        """A host-aggregated exchange needs several hosts and two more tables."""
+        """Return the sizes of the vertex-cut. A host-aggregated exchange needs several hosts and two more tables."""
         if self.exchange == "direct":
             return MirrorSizes(stats, (Level("", MIRRORS, stats.halo),))
         if len(np.unique(stats.hosts)) < 2:
@@ -88,7 +88,7 @@ class MasterMirror(Communication):
         return MirrorSizes(stats, tuple(levels))
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """A user's layer must have segments, and say that sums over parts of its edges add up."""
+        """Check that a user's layer has segments, and declares that sums over parts of its edges add up."""
         found = []
         for kind in dict.fromkeys(layer.kind for layer in layers if layer.kind not in BUILT_IN_LAYERS):
             owner = load_user_class(kind)
@@ -108,7 +108,7 @@ class MasterMirror(Communication):
 
 @dataclass(frozen=True)
 class MirrorSizes:
-    """The numbers of a vertex-cut. Mirrors have features of their own, so that input rows never travel."""
+    """The sizes of a vertex-cut. Mirrors have features of their own, so that input rows never travel."""
 
     stats: PartitionStats
     levels: tuple[Level, ...]
@@ -117,7 +117,7 @@ class MirrorSizes:
     copied_rows: int = 0
 
     def add_to(self, builder: ProgramBuilder, aggregated: bool) -> dict[str, Any]:
-        """Add columns and routes. Sums are dense, also those of sparse rows."""
+        """Add columns and routes to the builder. Sums are dense, also those of sparse rows."""
         stats = self.stats
         if any(level.name for level in self.levels):
             builder.route(MIRRORS, stats.halo)  # caches keep rows of all masters that have mirrors, wherever these lie
@@ -147,7 +147,7 @@ class MirrorSizes:
         return MirrorSums(segments, transfers.rows(), levels, self._by_replicas())
 
     def _by_replicas(self) -> dict[int, Route]:
-        """Rows that masters send by the first hop, by the number of replicas, or of hosts; empty where the statistics
+        """The rows that masters send on the first hop, by the number of replicas (or of hosts); empty if the statistics
         do not count them."""
         by_hosts, halo = bool(self.levels[0].name), self.stats.halo
         table = self.stats.tables.get(BY_HOSTS if by_hosts else BY_REPLICAS)

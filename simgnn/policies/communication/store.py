@@ -1,4 +1,4 @@
-"""Rows of a mini-batch from the hosts that keep them: asked for when they are needed, or sent by a plan."""
+"""Fetches the input rows of a mini-batch from the hosts that store them: by request, or sent by a plan."""
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
@@ -19,11 +19,10 @@ ROUTE = "rows"
 
 
 class Pulls(BatchCommunication):
-    """Input rows of other hosts, once a batch; nothing else of a layer travels.
+    """Input rows of other hosts travel once per batch; nothing else of a layer travels.
 
-    ``rows``: ``requested``, ids go to the owners and rows come back (DistDGL: Zheng et al., IA3 2020); ``scheduled``:
-    owners know from presampled batches what to send when, so that rows travel alone (RapidGNN).
-    """
+    ``rows``: ``requested``, ids go to the owners and rows come back (DistDGL: Zheng et al., IA3 2020); ``scheduled``,
+    owners know from presampled batches which rows to send when, so that no requests travel (RapidGNN)."""
 
     cut: ClassVar[Cut] = "edge-cut"
 

@@ -21,31 +21,30 @@ CONTROLLED_BY = (
 
 @dataclass(frozen=True)
 class Threshold:
-    """The controller's state, the same on all ranks. ``mean_accuracy`` None: no epoch has been judged yet."""
+    """The controller's state, the same on all ranks. ``mean_accuracy`` None: no epoch has ended yet."""
 
     epsilon: float
     mean_accuracy: float | None = None
 
 
 class AdaptiveVertex(CachedRows):
-    """Rows of hidden values and gradients that barely changed are not sent; their receivers go on with the last ones.
+    """Rows of hidden values and gradients that barely changed are not sent; their receivers reuse the last ones.
 
     Per sync point (a layer and a direction) both ends of a transfer keep the rows as last sent. A row z with the cached
-    row c is held back iff max|z - c| is finite and at most ``epsilon`` times max|z| (``reference = "cached"``: max|c|).
+    row c is not sent iff max|z - c| is finite and at most ``epsilon`` times max|z| (``reference = "cached"``: max|c|).
     What is sent is the row itself (codec "none"), else the encoded difference from c. Both ends add what the receiver
-    decodes, so that their caches stay bit-identical and errors of the codec do not pile up. After each epoch the
+    decodes, so that their caches stay bit-identical and errors of the codec do not accumulate. After each epoch the
     threshold follows the training accuracy. Input features and evaluations are exact.
 
     On a vertex-cut (communication "master-mirror") a mirror sends the change of its part, and a vertex of which any
     copy moved is published to all mirrors. On halo rows (communication "halo") the owner sends forward and the holder
-    of the halo row backward; a row goes to all peers that need it or to none. The page docs/systems/cdfgnn.md states
-    the controller, what hosts add up first, and how sums of attention are tested.
+    of the halo row backward; a row goes to all peers that need it or to none. docs/systems/cdfgnn.md describes the
+    controller, which sums hosts add up first, and how sums of attention are tested.
 
     Source: CDFGNN (arXiv 2408.00232), sections 4 and 5, equation 6. Deviations: the prose's direction of equation 6 (as
     printed it is the opposite: ``direction = "printed"``, for study), clamped after the step; ``epsilon`` starts at
     0.01, which the paper leaves open; rows without copies are not tested; senders add what receivers decode, where the
-    paper keeps the exact row; the scatter sends differences too; and halo rows are our own form.
-    """
+    paper keeps the exact row; the scatter sends differences too; and halo rows are our own form."""
 
     state_width: ClassVar[int] = 2
 
@@ -113,10 +112,9 @@ class AdaptiveVertex(CachedRows):
         return Threshold(self.epsilon)
 
     def adjusted(self, state: Threshold, accuracy: float | None) -> Threshold:
-        """The controller after an epoch of this training accuracy (None: there are no training vertices).
+        """Return the controller's state after an epoch with this training accuracy (None: no training vertices).
 
-        A pure function of state and accuracy in float64, so ranks that agree on both agree on the result.
-        """
+        A pure function in float64, so that all ranks compute the same state."""
         if not self.adapt or accuracy is None:
             return state
         mean = accuracy if state.mean_accuracy is None else state.mean_accuracy
@@ -129,7 +127,7 @@ class AdaptiveVertex(CachedRows):
         return Threshold(epsilon, self.mean_share * mean + (1 - self.mean_share) * accuracy)
 
     def moved(self, context: PolicyContext, rows: Array, cached: Array, state: State) -> Array:
-        """Rows whose largest change is no number, or more than the threshold allows."""
+        """Choose the rows whose largest change is NaN or exceeds the threshold."""
         xp = array_namespace(rows)
         change = xp.max(xp.abs(rows - cached), axis=1)
         size = xp.max(xp.abs(rows if self.reference == "current" else cached), axis=1)

@@ -10,7 +10,7 @@ from simgnn.program.builder import ProgramBuilder
 
 
 class Always(MovesRows, MovesBlocks):
-    """Every transfer carries every row, every time."""
+    """Every transfer sends every row, in every epoch."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
     exact: ClassVar[bool] = True

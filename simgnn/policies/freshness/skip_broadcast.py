@@ -1,4 +1,5 @@
-"""Skip-broadcast: a rank whose block is young, or has changed little, skips its turn; others multiply an older copy."""
+"""Skip-broadcast: a rank skips its broadcast if its block changed little or was sent recently; others reuse their
+copy."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
@@ -30,7 +31,7 @@ READ_BY: Mapping[str, frozenset[str]] = {
 
 
 class SkipBroadcast(GuardsBlocks, ComparesBlocks):
-    """Whole blocks are sent or not, by one flag a layer and root, equal on all ranks and decided just before use.
+    """Whole blocks are sent or not, by one flag per layer and root, equal on all ranks and decided just before use.
 
     ``rule``: ``epoch-fixed``: all roots send when their copies would be older than ``bound_epochs`` epochs;
     ``epoch-adaptive``: each root decides by itself, at different epochs if ``stagger``; ``variation-gap``: a root sends
@@ -41,8 +42,8 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     others hold. ``skip = "gradients"``: forward is fresh and backward follows the rule.
 
     Source: SANCUS, Algorithms 3 to 6, as read in docs/systems/sancus.md, which lists where the text is ambiguous.
-    Deviation: ``epoch-adaptive`` looks at ages alone; a block that no other rank has edges from is sent like any other.
-    """
+    Deviation: ``epoch-adaptive`` looks at ages alone; a block that no other rank has edges from is sent like any
+    other."""
 
     kind: Literal["skip-broadcast"] = "skip-broadcast"
     rule: Literal["epoch-fixed", "epoch-adaptive", "variation-gap"] = Field(
@@ -96,7 +97,8 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         )  # fmt: skip
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """Blocks of input features travel only where the first layer sums them."""
+        """Report ``inputs`` if the first layer transforms its rows first, since blocks of input features then never
+        travel."""
         if not chosen(self, ["inputs"]) or layers[0].order == "aggregate-first":
             return []
         return [
@@ -120,7 +122,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         return self.active(context.epoch, versions, wanted)
 
     def change(self, rows: Array, sent: Array) -> Change:
-        """How far ``rows`` [n, F] are from the copy ``sent`` [n, F], summed up in float64. Any array API namespace."""
+        """Measure how far ``rows`` [n, F] are from the copy ``sent`` [n, F], summed in float64."""
         xp = array_namespace(rows, sent)
         moved, now, count = [0.0], [0.0], int(rows.shape[0])  # of each piece: all in float64 are six times the block
         step = max(1, PIECE // max(1, int(rows.shape[1])), count // PIECES)
@@ -147,11 +149,10 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     def active(
         self, epoch: int, versions: Sequence[int] | NDArray[np.int64], changed: Sequence[int] | None = None
     ) -> tuple[bool, ...]:
-        """Which roots send in an epoch: the same on every rank that knows the same.
+        """Decide which roots send in an epoch: the same on every rank for the same arguments.
 
         ``versions`` [P]: epoch in which each root last sent, ``NEVER`` at first; ``changed`` [P]: whether each root's
-        block has changed too much (variation-gap).
-        """
+        block has changed too much (variation-gap)."""
         if epoch < self.warmup_epochs:
             return (True,) * len(versions)
         if self.by_values:
@@ -164,7 +165,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         )
 
     def _scheduled(self, root: int, last: int) -> int:
-        """The version that the rule counts from: earlier than the real one where roots begin at different epochs."""
+        """The version that the rule counts from: earlier than the real one if roots begin at different epochs."""
         forced = max(0, self.warmup_epochs - 1)
         if self.rule == EPOCH_ADAPTIVE and self.stagger and last <= forced:
             return forced - root % (self.bound_epochs + 1)
@@ -185,7 +186,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         return {name: np.broadcast_to(sends[None, :, root, None], shape) for name, root in guarded.items()}
 
     def sends(self, epochs: int, ranks: int) -> NDArray[np.bool_]:
-        """Which roots send in each epoch of a run, bool [epochs, P], where no values are needed to know it."""
+        """Return which roots send in each epoch of a run, bool [epochs, P], for rules that need no values."""
         assert not self.by_values, "the variation gap depends on values that only training produces"
         versions = np.full(ranks, NEVER, dtype=np.int64)
         found = np.zeros((epochs, ranks), dtype=np.bool_)

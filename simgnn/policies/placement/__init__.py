@@ -1,1 +1,1 @@
-"""Slot ``placement``: where rows are kept between their uses."""
+"""Slot ``placement``: where rows are stored between their uses."""

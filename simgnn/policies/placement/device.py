@@ -6,6 +6,6 @@ from simgnn.emit.batches.placement import Placement
 
 
 class Device(Placement):
-    """Features, activations, parameters and optimizer state of a rank in the memory of its device."""
+    """A rank's features, activations, parameters and optimizer state are in the memory of its device."""
 
     kind: Literal["device"] = "device"

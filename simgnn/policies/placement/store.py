@@ -1,4 +1,5 @@
-"""Input rows in a store: each host keeps its own in memory that its ranks share, batches pull the others."""
+"""Row store: each host keeps its own input rows in memory that its ranks share; batches pull the rows of other
+hosts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -25,23 +26,23 @@ CACHE_ROUTE, FIRST_ROUTE = "hot", "hot/setup"
 
 
 class TakeHotRows(RankAction[OfTwo]):
-    """Put rows of the cache among the input rows of a batch."""
+    """Copy cached rows into the input rows of a batch."""
 
 
 class ServeHotRows(RankAction[OfOne]):
-    """Pick this step's piece of what fills the other ranks' caches of the next epoch."""
+    """Gather this step's piece of the rows that fill the other ranks' caches for the next epoch."""
 
 
 class FillHotRows(RankAction[OfOne]):
-    """Put what this step pulled into the cache of the next epoch."""
+    """Put the rows that this step pulled into the cache of the next epoch."""
 
 
 class KeepHotRows(RankAction[OfTwo]):
-    """Copy what the present cache has of this step's piece into the cache of the next epoch."""
+    """Copy rows of this step's piece from the current cache into the cache of the next epoch."""
 
 
 class ServeFirstHotRows(RankAction[OfOne]):
-    """Pick what fills the other ranks' caches of the first epoch."""
+    """Gather the rows that fill the other ranks' caches of the first epoch."""
 
 
 class FillFirstHotRows(RankAction[OfOne]):
@@ -51,16 +52,15 @@ class FillFirstHotRows(RankAction[OfOne]):
 class Store(RowStore):
     """Feature store (DistDGL: Zheng et al., IA3 2020) with a cache of hot rows on each rank's device (RapidGNN).
 
-    ``hot_rows``: rows of other hosts that a rank keeps, those that most of its batches need; 0: none; ``auto``: a tenth
-    of those that it needs in an epoch (docs/systems/rapidgnn.md, our decision). They are chosen from batches that are
-    known before training begins: ``hot_scope`` = ``epoch``, from those of each epoch, whose cache is filled while the
-    one before runs; ``run``, from all of them, so that one cache is filled once (docs/systems/rapidgnn.md). ``pull``:
-    of the next epoch's cache ``full``, all rows, or ``delta``, those that the present one lacks. ``device_bytes``: what
-    caches and staged batches may take of a rank's device.
+    ``hot_rows``: the number of other hosts' rows that a rank caches, those that most of its batches need; 0: none;
+    ``auto``: a tenth of those that it needs in an epoch (docs/systems/rapidgnn.md, our decision). They are chosen from
+    batches that are known before training begins: ``hot_scope`` = ``epoch``, from those of each epoch, whose cache is
+    filled while the one before runs; ``run``, from all of them, so that one cache is filled once
+    (docs/systems/rapidgnn.md). ``pull``: which rows of the next epoch's cache are pulled, ``full``: all, or ``delta``:
+    those that the current one lacks. ``device_bytes``: the memory of a rank's device for caches and staged batches.
 
-    ``sparse_embedding``: width of the vector that is learned of each vertex, beside its features (DistDGL, 5.4);
-    ``sparse_delay``: 0, it changes before the next step pulls rows; 1, after (docs/systems/distdgl.md).
-    """
+    ``sparse_embedding``: the width of each vertex's learned vector, beside its features (DistDGL, 5.4);
+    ``sparse_delay``: 0, vectors are updated before the next step pulls rows; 1, after (docs/systems/distdgl.md)."""
 
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (
         *RowStore.actions,
@@ -170,8 +170,8 @@ class Store(RowStore):
         return self.sparse_delay
 
     def check_fits(self, cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, row_bytes: int) -> None:
-        """Raise :class:`ConfigError` where ``device_bytes`` cannot hold the caches and ``window`` staged batches. The
-        message says how many hot rows would fit (docs/systems/rapidgnn.md); where none do, also which window would."""
+        """Raise :class:`ConfigError` if ``device_bytes`` cannot hold the caches and ``window`` staged batches. The
+        message states how many hot rows would fit (docs/systems/rapidgnn.md) or, if none do, which window would."""
         need, room = staged_rows(cached, largest, window, self.caches), self.device_bytes // row_bytes
         if not self.device_bytes or int(need.max()) <= room:
             return
@@ -189,7 +189,8 @@ class Store(RowStore):
         staging.on_device(TAKE_HOT, reads, Access(INPUTS), Column("rows/hits"), TakeHotRows)
 
     def fill_next(self, staging: Staging) -> None:
-        """A step pulls a piece of the next epoch's cache: RapidGNN's VectorPull (docs/systems/rapidgnn.md)."""
+        """Emit the pull of a step's piece of the next epoch's cache: RapidGNN's VectorPull
+        (docs/systems/rapidgnn.md)."""
         if not self.refills:
             return
         pulled = staging.send("hot", CACHE_ROUTE, ServeHotRows)
@@ -205,14 +206,14 @@ class Store(RowStore):
 
     @property
     def _present(self) -> Access:
-        """The cache that batches of this turn take rows from."""
+        """The cache that batches of the current epoch read."""
         return Access(HOT, epochs_back=1) if self.refills else Access(HOT)
 
 
 def staged_rows(
     cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, caches: int = 2
 ) -> NDArray[np.int64]:
-    """Input rows in the buffers of a device: ``caches`` of ``cached`` rows, ``window`` batches of ``largest`` rows.
+    """The input rows in the buffers of a device: ``caches`` of ``cached`` rows, ``window`` batches of ``largest`` rows.
 
     Source: RapidGNN's device bound (docs/systems/rapidgnn.md); ``cached`` are the rows that a cache really has, which
     may be fewer than ``hot_rows``."""
@@ -220,7 +221,7 @@ def staged_rows(
 
 
 def _fitting(cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, room: int, caches: int) -> str:
-    """What would fit into ``room`` rows, in words; others as in :func:`staged_rows`."""
+    """Describe what would fit into ``room`` rows; other arguments as in :func:`staged_rows`."""
     fits = min(window, room // int(largest.max()))
     if not fits:
         return f"smaller batches (batching.batch_size, batching.fanouts): one takes up to {largest.max()} rows"

@@ -1,4 +1,4 @@
-"""Bulk synchronous: nothing runs ahead, and communication is beside computation only where no buffer orders the two."""
+"""Bulk synchronous: no op runs ahead; communication overlaps computation only if the two share no buffer."""
 
 from typing import Literal
 

@@ -8,8 +8,7 @@ from simgnn.policy import Choices, Moves, Refusal, Schedule
 
 class Pipelined(Schedule):
     """A layer sums own rows before halo rows have arrived, and sends gradients of halo rows before it computes the
-    others. Losses are those of ``bsp`` to the last bit, with attention up to rounding.
-    """
+    others. Losses equal those of ``bsp`` to the last bit, with attention up to rounding."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows",)
 
@@ -21,7 +20,7 @@ class Pipelined(Schedule):
         return True
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        """Vertex-cuts, whose ranks exchange sums, not rows that sums could wait for."""
+        """Reject vertex-cuts, whose ranks exchange sums and not rows, so that no sum can run during the exchange."""
         if choices.communication.cut == "vertex-cut":
             yield Refusal(
                 "schedule", "kind",

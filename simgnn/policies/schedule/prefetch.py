@@ -15,11 +15,10 @@ class Prefetch(MiniBatchSchedule):
     """A window of batches, filled in the background (DistDGL: Zheng et al., IA3 2020; RapidGNN).
 
     ``window`` 1 stages nothing ahead. ``staged``: ``rows``, all that training reads, on the device (RapidGNN); or
-    ``blocks``, whose rows are brought when the step before has ended (DistDGL). ``lanes``: at most one a batch of the
-    window. ``across_epochs``: RapidGNN stages no rows of the next epoch before an epoch has ended; nothing is staged
-    over a stop (:class:`simgnn.program.drain_points.Stops`). A queue of D drawn batches behind W threads (DistDGL) is a
-    window of W + D + 1: with the batches that are being drawn and the one in training.
-    """
+    ``blocks``, whose rows are pulled when the step before has ended (DistDGL). ``lanes``: threads that draw, at most
+    one per batch of the window. ``across_epochs``: RapidGNN stages no rows of the next epoch before an epoch has ended;
+    nothing is staged over a stop (:class:`simgnn.program.drain_points.Stops`). A queue of D drawn batches behind W
+    threads (DistDGL) is a window of W + D + 1: with the batches that are being drawn and the one in training."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("batches",)
 
@@ -73,12 +72,12 @@ class Prefetch(MiniBatchSchedule):
         return True
 
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """A batch waits for the release of the batch whose place in the window it takes."""
+        """Let a batch wait until the batch whose place in the window it takes is released."""
         return (Dependency(ends.released, steps_back=self.window),)
 
     def before_rows(self, ends: StepEnds) -> tuple[Dependency, ...]:
-        """A free buffer, and the end of staging the batch before: batches are staged one after the other, as RapidGNN's
-        prefetcher and DistDGL's trainer do."""
+        """Let the rows of a batch wait for a free buffer, and until the previous batch is staged: batches are staged
+        one after the other, as RapidGNN's prefetcher and DistDGL's trainer do."""
         free = Dependency(ends.trained, steps_back=1)
         if self.staged == "rows":
             free = Dependency(ends.released, steps_back=self.window)
