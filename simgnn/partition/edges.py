@@ -1,7 +1,8 @@
-"""The undirected edges of a graph, and the order in which EBV takes them: whole, or read in pieces and blocks.
+"""The undirected edges of a graph, read in pieces, and the order in which EBV and HDRF assign them to ranks.
 
-For the order, a stable counting sort on the degree sum gives every edge its turn while the list is read; edges then
-go to the block of their turn, in a file each when there are several. Memory grows with vertices and blocks.
+A stable counting sort on the degree sum gives every edge a turn (its position in the order) while the list is read.
+Each edge then goes to the block that holds its turn; several blocks are kept in one file each. Memory grows with the
+numbers of vertices and blocks, not of edges.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,16 +31,16 @@ PIECE_ARCS = 1 << 21  # stored edges read at once, 8 or 16 MiB of sources; a row
 
 @dataclass(frozen=True)
 class UndirectedEdges:
-    """Each edge of a graph once, by (lower end, higher end) ascending; an edge's place is its position in this list.
-    ``csr``: both directions of every edge, no self loops, no duplicates. It may be memory-mapped: a scan keeps a few
-    pieces of ``piece_arcs`` stored edges in memory."""
+    """The list of undirected edges: each edge once, sorted by (lower end, higher end); the place of an edge is its
+    position in this list. ``csr``: both directions of every edge, no self loops, no duplicates. It may be
+    memory-mapped: a scan loads a few pieces of ``piece_arcs`` stored edges."""
 
     csr: CSR
     piece_arcs: int = PIECE_ARCS
 
     @classmethod
     def of(cls, graph: Graph) -> "UndirectedEdges":
-        """The edges of ``graph``; a directed one is symmetrised in memory first."""
+        """List the edges of ``graph``; a directed graph is symmetrised in memory first."""
         return cls(symmetric_csr(graph))
 
     @property
@@ -48,12 +49,12 @@ class UndirectedEdges:
 
     @property
     def count(self) -> int:
-        """Number of edges E_u."""
+        """Number of undirected edges E_u."""
         return self.csr.edges // 2
 
     def scan(self, work: Callable[[IndexArray, IndexArray], T]) -> Iterator[tuple[int, T]]:
-        """Call ``work(low, high)`` for consecutive pieces of the list on a few threads; yields the results in order,
-        each with the place of its first edge. Raises :class:`GraphError` where the CSR is not symmetric."""
+        """Call ``work(low, high)`` for consecutive pieces of the list on a few threads. Yields, in order, the place of
+        the first edge of each piece and the result. Raises :class:`GraphError` when the CSR is not symmetric."""
         cuts = self._cuts()
 
         def one(piece: int) -> tuple[int, T]:
@@ -70,8 +71,8 @@ class UndirectedEdges:
             if first == self.count:
                 return
         raise GraphError(
-            "the graph is marked as holding both directions of every edge and no self loops, but it does not: write it "
-            "again"
+            "the graph is marked as symmetric, but does not hold every edge in both directions, or holds self loops: "
+            "write the graph again"
         )
 
     def _cuts(self) -> NDArray[np.int64]:
@@ -91,19 +92,19 @@ class UndirectedEdges:
 
 
 def ends_of(low: IndexArray, high: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """The ``work`` of a scan that only reads: the ends themselves."""
+    """Return both ends unchanged: the ``work`` of a scan that only reads edges."""
     return low, high
 
 
 def symmetric_csr(graph: Graph) -> CSR:
-    """The edges of ``graph`` in both directions, without duplicates; its own CSR when that is symmetric already."""
+    """Return the edges of ``graph`` in both directions, without duplicates; of a symmetric graph, its own CSR."""
     if graph.symmetric:
         return graph.csr
     return symmetrise_csr(graph.csr)
 
 
 def undirected_edges(graph: Graph) -> tuple[IndexArray, IndexArray]:
-    """The whole list of :class:`UndirectedEdges`: lower ends and higher ends, [E_u] each."""
+    """Return the whole list of :class:`UndirectedEdges`: lower ends and higher ends, [E_u] each."""
     edges = UndirectedEdges.of(graph)
     lows, highs = index_array(edges.count, graph.vertices), index_array(edges.count, graph.vertices)
     for first, (low, high) in edges.scan(ends_of):
@@ -112,7 +113,7 @@ def undirected_edges(graph: Graph) -> tuple[IndexArray, IndexArray]:
 
 
 def arcs_of_edges(graph: Graph) -> NDArray[np.int8]:
-    """How many stored edges (1 or 2) each of :class:`UndirectedEdges` stands for, int8 [E_u]."""
+    """Count the stored (directed) edges of each undirected edge, 1 or 2, int8 [E_u]."""
     if graph.symmetric:
         return np.full(graph.edges // 2, 2, dtype=np.int8)
     csr, vertices = graph.csr, graph.vertices
@@ -124,7 +125,7 @@ def arcs_of_edges(graph: Graph) -> NDArray[np.int8]:
 
 
 def index_array(length: int, below: int) -> IndexArray:
-    """An uninitialised array for ids below ``below``: int32 where they fit, else int64."""
+    """Allocate an uninitialised array for ids below ``below``: int32 where such ids fit, otherwise int64."""
     if below <= 2**31:
         return np.empty(length, dtype=np.int32)
     return np.empty(length, dtype=np.int64)
@@ -132,8 +133,8 @@ def index_array(length: int, below: int) -> IndexArray:
 
 @njit(cache=True, nogil=True)
 def _upper_ends(first_row: Any, bounds: Any, sources: Any, vertices: Any, low: Any, high: Any) -> Any:
-    """Fill ``low``, ``high`` with the edges whose source is above their row; returns how many, or -1 for an id out of
-    range."""
+    """Fill ``low`` and ``high`` with the edges whose source is above their row. Returns their number, or -1 for an id
+    out of range."""
     kept = 0
     place = 0
     for row in range(len(bounds) - 1):
@@ -156,8 +157,8 @@ MEMORY_BYTES = 1 << 26  # of rows that no file is made for
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive edges in the order of assignment. ``first``, ``second`` [n]: their ends; ``places`` [n]: their places
-    in :class:`UndirectedEdges`."""
+    """Consecutive edges in the order of assignment. ``first``, ``second`` [n]: ends of each edge; ``places`` [n]:
+    places of the edges in :class:`UndirectedEdges`."""
 
     first: IndexArray
     second: IndexArray
@@ -172,10 +173,10 @@ def blocks_in_order(
     spill: Path | None = None,
     block_edges: int = BLOCK_EDGES,
 ) -> Iterator[Block]:
-    """All edges by ascending degree sum ("degree-sum"; ties by place), by place ("input") or shuffled ("random").
+    """Yield all edges by ascending degree sum ("degree-sum"; ties by place), by place ("input") or shuffled ("random").
 
-    ``degrees`` [V] of the same edges; ``seed`` seeds the shuffle. More than ``block_edges`` edges go through files in
-    the folder ``spill`` (default: the system's for temporary files): 16 bytes an edge, 32 from 2**31 vertices or edges.
+    ``degrees`` [V]: degrees over these edges; ``seed`` seeds the shuffle. More than ``block_edges`` edges go through
+    files in the folder ``spill`` (default: the temporary folder): 16 bytes an edge, 32 from 2**31 vertices or edges.
     """
     if edge_order == "input":
         for first, (low, high) in edges.scan(ends_of):
@@ -216,7 +217,7 @@ Turns = Iterator[tuple[int, tuple[IndexArray, IndexArray, NDArray[np.int64]]]]
 
 
 def _turns(edges: UndirectedEdges, degrees: IndexArray, edge_order: EdgeOrder, seed: int) -> Turns:
-    """Pieces of the list with the turn of each edge, int64."""
+    """Yield pieces of the list with the turn of each edge, int64."""
     if edge_order == "random":
         key = stream_key(seed, "partition/edges")
         for first, (low, high) in edges.scan(ends_of):
@@ -241,14 +242,14 @@ def _degree_sums(low: Any, high: Any, degrees: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _count(sums: Any, cursor: Any) -> None:
-    """Count each sum one place higher, so that a running total tells where each begins."""
+    """Count each sum one place higher, so that the running total is the first turn of each sum."""
     for value in sums:
         cursor[value + 1] += 1
 
 
 @njit(cache=True, nogil=True)
 def _take_turns(sums: Any, cursor: Any) -> None:
-    """Replace each sum by the next turn of its kind."""
+    """Replace each degree sum by the next turn of that sum."""
     for edge in range(len(sums)):
         value = sums[edge]
         sums[edge] = cursor[value]
@@ -257,7 +258,7 @@ def _take_turns(sums: Any, cursor: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _shelve(first: Any, low: Any, high: Any, turns: Any, bits: Any, starts: Any, rows: Any) -> None:
-    """Group edges by block; ``starts`` must be zero and receives where each block begins in ``rows``."""
+    """Group edges by block; ``starts`` must be zero and receives the first row of each block in ``rows``."""
     for edge in range(len(turns)):
         starts[(turns[edge] >> bits) + 1] += 1
     for block in range(len(starts) - 1):

@@ -1,4 +1,4 @@
-"""Artefact folders: arrays written once by one process, checked by digest, memory-mapped by all."""
+"""Artefact folders: named arrays on disk that one process writes once, with digests; all processes map them."""
 
 import errno
 import fcntl
@@ -28,12 +28,12 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class CorruptArtifactError(ConfigError):
-    """An artefact is incomplete, has another format, or differs from its digest."""
+    """Raised when an artefact is incomplete, has another format, or differs from its digest."""
 
 
 @dataclass(frozen=True)
 class ArtifactFolder:
-    """One artefact on disk: ``details`` (plain values) and named arrays, each with its SHA-256 in the manifest."""
+    """One artefact on disk: ``details`` (plain values) and named arrays. Its manifest has the SHA-256 of each array."""
 
     path: Path
     what: str
@@ -42,7 +42,7 @@ class ArtifactFolder:
 
     @classmethod
     def open(cls, path: Path, what: str) -> "ArtifactFolder":
-        """Read the manifest, not the arrays. Raises :class:`CorruptArtifactError`."""
+        """Read the manifest of an artefact, not its arrays. Raises :class:`CorruptArtifactError`."""
         try:
             manifest = json.loads((path / MANIFEST).read_text())
             sealed = manifest.pop("sha256")
@@ -57,7 +57,7 @@ class ArtifactFolder:
         return cls(path, what, manifest["details"], manifest["files"])
 
     def array(self, name: str) -> NDArray[Any]:
-        """An array, memory-mapped and read-only."""
+        """Return the array ``name``, memory-mapped and read-only."""
         file = self.path / f"{name}.npy"
         try:
             return np.asarray(read_npy(file, mapped=True))
@@ -65,7 +65,7 @@ class ArtifactFolder:
             raise _corrupt(self.path, f"{file} cannot be read ({error})") from error
 
     def verify(self, prefix: str = "") -> "ArtifactFolder":
-        """Check the files whose name starts with ``prefix`` against their digests: :class:`CorruptArtifactError`."""
+        """Check the digests of all files whose names start with ``prefix``. Raises :class:`CorruptArtifactError`."""
         for name in (name for name in self.files if name.startswith(prefix)):
             file = self.path / f"{name}.npy"
             try:
@@ -73,7 +73,7 @@ class ArtifactFolder:
             except OSError as error:
                 raise _corrupt(self.path, f"{file} cannot be read ({error})") from error
             if damaged:
-                raise _corrupt(self.path, f"{file} is damaged: its SHA-256 is not that of its artefact")
+                raise _corrupt(self.path, f"{file} is damaged: its SHA-256 differs from the one in the manifest")
         return self
 
 
@@ -82,7 +82,7 @@ def _corrupt(path: Path, fault: str) -> CorruptArtifactError:
 
 
 class OpenedArtifact:
-    """Base of classes that read an artefact of the kind ``what``."""
+    """Base class for readers of artefacts; ``what`` is the kind of artefact that a class reads."""
 
     what: ClassVar[str]
 
@@ -97,7 +97,7 @@ class OpenedArtifact:
 
 @dataclass
 class ArtifactWriter:
-    """Writes the arrays of an artefact into a folder that gets its final name later."""
+    """Writes the arrays of an artefact into a temporary folder, which is renamed when the artefact is complete."""
 
     path: Path
     files: dict[str, str] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class ArtifactWriter:
 
     @contextmanager
     def stream(self, name: str, dtype: DTypeLike) -> Iterator[Callable[[NDArray[Any]], None]]:
-        """Write one array of one dimension in pieces: yields the function that appends a piece."""
+        """Write a one-dimensional array in pieces: yields the function that appends a piece."""
         file = self.path / f"{name}.npy"
         file.parent.mkdir(parents=True, exist_ok=True)
         plain, length = np.dtype(dtype), 0
@@ -130,9 +130,9 @@ class ArtifactWriter:
 
 
 def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, Any]]) -> tuple[ArtifactFolder, bool]:
-    """Open the artefact at ``path``, or make it; True when this call made it. One process makes, others wait for its
-    lock; ``make`` writes arrays and returns the details. The folder gets its name when it is complete. A damaged
-    artefact is made again, with a warning. Raises :class:`BackendError` where the disk is full."""
+    """Open the artefact at ``path``, or make it; the second value is True when this call made it. One process makes it
+    while others wait for its lock; ``make`` writes arrays and returns the details. The folder gets its name when it is
+    complete. A damaged artefact is made again, with a warning. Raises :class:`BackendError` when the disk is full."""
     if path.exists():
         with suppress(CorruptArtifactError):  # looked at again below, under the lock
             return ArtifactFolder.open(path, what).verify(), False
@@ -158,8 +158,8 @@ def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, 
             if error.errno not in NO_ROOM:
                 raise
             raise BackendError(
-                f"{path.parent}: no room for the {what} artefact {path.name} ({error.strerror}); free some, or keep it "
-                f"elsewhere ({CACHE_NAME}, or the option or key that named the folder); what is whole is kept"
+                f"{path.parent}: no room for the {what} artefact {path.name} ({error.strerror}); free disk space, or "
+                f"name another folder ({CACHE_NAME}, or the option or key that named it). Finished artefacts stay valid"
             ) from error
         finally:
             shutil.rmtree(making, ignore_errors=True)
@@ -167,7 +167,7 @@ def obtain(path: Path, what: str, make: Callable[[ArtifactWriter], Mapping[str, 
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write a compressed archive of arrays, completely or not at all."""
+    """Write a compressed ``.npz`` of arrays, completely or not at all."""
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
     try:
         np.savez_compressed(temporary, **arrays)
@@ -177,13 +177,13 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def cache_folder(cache: Path | None) -> Path:
-    """Where artefacts are kept: ``cache``, else ``$SIMGNN_CACHE``, else ``~/.cache/simgnn``."""
+    """Return the cache folder: ``cache``, else ``$SIMGNN_CACHE``, else ``~/.cache/simgnn``."""
     named = os.environ.get(CACHE_NAME)
     return cache or (Path(named).expanduser() if named else Path.home() / ".cache" / "simgnn")
 
 
 def check_cache(cache: Path | None = None) -> None:
-    """Raise :class:`ConfigError` when the cache's folder does not exist and cannot be made; it may be read-only."""
+    """Check that the cache folder exists or can be made; raises :class:`ConfigError` otherwise. It may be read-only."""
     folder = cache_folder(cache)
     if not os.path.isdir(folder):
         check_output_folder(folder, CACHE_NAME)
@@ -197,8 +197,8 @@ def _locked(path: Path) -> Iterator[None]:
         stream = lock.open("w")  # never deleted: a lock file that vanishes under a waiter locks nothing
     except OSError as error:
         raise ConfigError(
-            f"{path.name} cannot be kept in {path.parent} ({error.strerror}); expected a folder where files can be made"
-            f": name another ({CACHE_NAME}, or the option or key that named it)"
+            f"{path.name} cannot be kept in {path.parent} ({error.strerror}); expected a writable folder: "
+            f"name another ({CACHE_NAME}, or the option or key that named it)"
         ) from error
     with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Partition: which rank owns which vertex (edge-cut) or edge (vertex-cut)."""
+"""Partition: which rank owns each vertex (edge-cut) or each edge (vertex-cut)."""
 
 import hashlib
 from collections.abc import Iterable
@@ -20,8 +20,8 @@ from simgnn.registry import reported
 @dataclass(frozen=True)
 class Partition:
     """A graph divided into P parts; part p belongs to rank p. ``owner`` int32 [V]: the rank that owns each vertex; in a
-    vertex-cut the rank of its master copy. ``edge_part`` uint8 or uint16 [E_u], vertex-cut only: the rank of each edge
-    of :func:`simgnn.partition.edges.undirected_edges`, in both directions."""
+    vertex-cut, the rank that holds the master copy. ``edge_part`` uint8 or uint16 [E_u], vertex-cut only: the rank of
+    each edge of :func:`simgnn.partition.edges.undirected_edges`, in both directions."""
 
     kind: Cut
     ranks: int
@@ -30,19 +30,19 @@ class Partition:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over kind, P and the arrays."""
+        """SHA-256 of the partition: its kind, number of ranks and arrays."""
         arrays = [self.owner] if self.edge_part is None else [self.owner, self.edge_part]
         return digest_of([self.kind, str(self.ranks)], arrays)
 
     def rows(self) -> NDArray[np.int64]:
-        """Owned vertices of each rank, int64 [P]."""
+        """Count the vertices that each rank owns, int64 [P]."""
         return np.bincount(self.owner, minlength=self.ranks).astype(np.int64)
 
 
 def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, spill: Path | None = None) -> Partition:
-    """Divide ``graph`` by ``policy`` into P = len(hosts) parts; arguments as of :meth:`Partitioner.divide`. Raises
-    :class:`ConfigError` where there are more ranks than vertices, and where the policy returns anything but a rank for
-    each vertex (and, in a vertex-cut, for each edge)."""
+    """Divide ``graph`` with ``policy`` into P = len(hosts) parts; the arguments are those of
+    :meth:`Partitioner.divide`. Raises :class:`ConfigError` when there are more ranks than vertices, or when the policy
+    does not return one rank for each vertex (and, in a vertex-cut, for each edge)."""
     ranks, where = len(hosts), f"partition.kind = '{policy.label}'"
     if ranks < 1:
         raise ConfigError("partition: got 0 ranks, expected at least 1 (cluster.hosts, cluster.ranks_per_host)")
@@ -56,18 +56,18 @@ def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, s
         owner, edge_part = np.asarray(found.owner), found.edge_part
     problems = []
     if owner.shape != (graph.vertices,) or not np.issubdtype(owner.dtype, np.integer):
-        problems.append(f"owner: got {_described(owner)}, expected {graph.vertices} whole numbers, a rank a vertex")
+        problems.append(f"owner: got {_described(owner)}, expected {graph.vertices} integers, one rank per vertex")
     if (edge_part is None) != (policy.cut == "edge-cut"):
         expected = "the rank of each edge" if edge_part is None else "none"
-        problems.append(f"edge_part: got {_described(edge_part)}, expected {expected} of a {policy.cut}")
+        problems.append(f"edge_part: got {_described(edge_part)}, expected {expected} for a {policy.cut}")
     elif edge_part is not None and (np.ndim(edge_part) != 1 or not np.issubdtype(edge_part.dtype, np.integer)):
-        problems.append(f"edge_part: got {_described(edge_part)}, expected a list of whole numbers, a rank an edge")
+        problems.append(f"edge_part: got {_described(edge_part)}, expected a list of integers, one rank per edge")
     if not problems:
         for name, array in (("owner", owner), ("edge_part", edge_part)):
             if array is not None and len(array) and not 0 <= int(array.min()) <= int(array.max()) < ranks:
                 problems.append(f"{name}: got {array.min()}..{array.max()}, expected ranks 0..{ranks - 1}")
     if problems:
-        raise ConfigError([f"{where}: {type(policy).__name__}.divide returned {one}" for one in problems])
+        raise ConfigError([f"{where}: {type(policy).__name__}.divide returned {problem}" for problem in problems])
     narrow = np.dtype("u1" if ranks <= 256 else "u2")
     parts: Any = edge_part if edge_part is None or edge_part.dtype == narrow else edge_part.astype(narrow)
     return Partition(policy.cut, ranks, owner.astype(np.int32, copy=False), parts)
@@ -78,7 +78,7 @@ def _described(array: Any) -> str:
 
 
 def digest_of(words: Iterable[str], arrays: Iterable[NDArray[Any]]) -> str:
-    """SHA-256 in hex over words and arrays (type, shape and bytes of each)."""
+    """Compute the SHA-256, in hex, of words and arrays (type, shape and bytes of each array)."""
     total = hashlib.sha256()
     for word in words:
         total.update(word.encode() + b"\0")

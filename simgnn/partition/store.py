@@ -1,4 +1,4 @@
-"""Partitions as content-addressed artefacts: made once by one process, memory-mapped, reused by every command."""
+"""Stores each partition once in the cache under a key of its inputs; one process makes it, all others map it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,8 +36,8 @@ WHAT = "partition"
 
 @dataclass(frozen=True)
 class PartitionArtifact:
-    """A partition on disk. ``made``: this call made it, and did not reuse it; ``facts``: those of the graph at hand,
-    whose name may differ from that of the graph that was partitioned."""
+    """A partition on disk. ``made``: whether this call made it (False: reused). ``facts``: facts of the loaded graph,
+    whose name may differ from the name of the graph that was partitioned."""
 
     folder: ArtifactFolder
     made: bool = False
@@ -45,7 +45,7 @@ class PartitionArtifact:
 
     @classmethod
     def open(cls, path: str | Path) -> "PartitionArtifact":
-        """Open by path. Raises :class:`ConfigError` when it is incomplete."""
+        """Open the partition in the folder ``path``. Raises :class:`ConfigError` when it is incomplete."""
         return cls(ArtifactFolder.open(Path(path), WHAT))
 
     @property
@@ -59,14 +59,14 @@ class PartitionArtifact:
 
     @cached_property
     def cut_digest(self) -> str:
-        """SHA-256 over graph and partition alone: which rank has what, wherever it runs and in whatever order."""
+        """SHA-256 over graph and partition alone, independent of hosts and of the order of rows."""
         details = self.folder.details
         cut = details.get("cut") or self.partition.digest  # artefacts of earlier versions do not hold it
         return digest_of([str(details["made_from"]["graph"]), str(cut)], [])
 
     @cached_property
     def origin(self) -> Origin:
-        """What its statistics are counted from."""
+        """Digests of the graph and the partition that the statistics are counted from."""
         return Origin(str(self.folder.details["made_from"]["graph"]), self.cut_digest, self.digest)
 
     @property
@@ -79,7 +79,7 @@ class PartitionArtifact:
 
     @cached_property
     def partition(self) -> Partition:
-        """Owners, and ranks of edges, of the whole graph."""
+        """The partition of the whole graph: owners, and in a vertex-cut the ranks of edges."""
         self.folder.verify("owner").verify("edge_part")
         edges = self.folder.array("edge_part") if "edge_part" in self.folder.files else None
         return Partition(self.folder.details["kind"], self.ranks, self.folder.array("owner"), edges)
@@ -97,12 +97,12 @@ class PartitionArtifact:
         return measure(self.stats)
 
     def owned(self, rank: int) -> NDArray[np.int64]:
-        """The vertices that a rank of an edge-cut owns, in the order of its rows; nothing else of it is read."""
+        """Return the vertices that a rank of an edge-cut owns, in the order of its rows; reads no other array."""
         name = f"rank-{rank}/owned"
         return self.folder.verify(name).array(name)
 
     def local(self, rank: int) -> RankGraph:
-        """What ``rank`` holds, checked against its digests."""
+        """Return the part of the graph that ``rank`` holds, after its files are checked against their digests."""
         if not 0 <= rank < self.ranks:
             raise ConfigError(f"{self.path} was made for {self.ranks} ranks; there is no rank {rank}: partition again")
         prefix = f"rank-{rank}/"
@@ -143,21 +143,21 @@ def _replica_graph(rank: int, part: Mapping[str, NDArray[Any]]) -> ReplicaGraph:
 
 
 def _pieces(rows: NDArray[Any], starts: NDArray[Any]) -> dict[int, NDArray[Any]]:
-    """Rows by peer, of the peers that have any; ``starts`` [P + 1]."""
+    """Split rows by peer, for peers that have any; ``starts`` [P + 1]."""
     return {peer: rows[span] for peer, span in _slices(starts).items()}
 
 
 def _slices(starts: NDArray[Any]) -> dict[int, slice]:
-    """First and last place of each peer that has any."""
+    """Map each peer that has rows to the slice of its rows."""
     return {p: slice(int(starts[p]), int(starts[p + 1])) for p in np.flatnonzero(np.diff(starts)).tolist()}
 
 
 def partition_artifact(
     graph: Graph, policy: Partitioner, hosts: IntArray, seed: int, cache: Path | None = None
 ) -> PartitionArtifact:
-    """The partition of ``graph`` by ``policy`` over P = len(hosts) ranks; made when it is not in the cache. ``hosts``
-    int64 [P]: host of each rank. The cache's key covers the graph's digest, the policy's fields, hosts and seed, so
-    METIS, which is not reproducible everywhere, runs once."""
+    """Return the partition of ``graph`` by ``policy`` over P = len(hosts) ranks, from the cache or newly made.
+    ``hosts`` int64 [P]: host of each rank. The cache's key covers the graph's digest, the policy's fields, hosts and
+    seed, so METIS, which is not reproducible everywhere, runs once."""
     hosts = np.asarray(hosts, dtype=np.int64)
     source = graph_digest(graph)
     wanted = {"graph": source, "policy": policy.model_dump(mode="json"), "hosts": hosts.tolist(), "seed": seed}
@@ -198,12 +198,13 @@ def partition_artifact(
 
 
 def key_of(wanted: Mapping[str, Any]) -> str:
-    """Short content address: the first 24 hex digits of SHA-256 over the canonical JSON and the format's version."""
+    """Return the name of a cached artefact: 24 hex digits of the SHA-256 of its canonical JSON and the format
+    version."""
     return json_digest({**wanted, "format": FORMAT})[:24]
 
 
 def _rank_arrays(held: RankGraph, ranks: int) -> dict[str, NDArray[Any]]:
-    """Arrays of what one rank holds; :meth:`PartitionArtifact.local` makes the same of them."""
+    """Convert a rank's part of the graph to named arrays; :meth:`PartitionArtifact.local` is the inverse."""
     arrays: dict[str, NDArray[Any]] = {"indptr": held.csr.indptr, "indices": held.csr.indices, "degree": held.degree}
     if isinstance(held, LocalGraph):
         arrays |= {"owned": held.owned, "halo": held.halo, "receive_starts": _starts(held.receive, ranks)}
@@ -220,7 +221,7 @@ def _rank_arrays(held: RankGraph, ranks: int) -> dict[str, NDArray[Any]]:
 
 
 def _starts(slices: Mapping[int, slice], ranks: int) -> NDArray[np.int64]:
-    """Running totals of the lengths of ``slices``, int64 [P + 1]; :func:`_slices` is the inverse."""
+    """Compute running totals of the lengths of ``slices``, int64 [P + 1]; :func:`_slices` is the inverse."""
     return _totals({peer: part.stop - part.start for peer, part in slices.items()}, ranks)
 
 
@@ -232,6 +233,6 @@ def _totals(lengths: Mapping[int, int], ranks: int) -> NDArray[np.int64]:
 
 
 def _joined(rows: Mapping[int, NDArray[Any]], ranks: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Rows by peer as one array, and the first place of each peer; :func:`_pieces` takes them apart."""
+    """Join the rows of all peers into one array, with the first place of each peer; :func:`_pieces` is the inverse."""
     lists = [np.empty(0, dtype=np.int32), *(rows[peer] for peer in sorted(rows))]
     return np.concatenate(lists), _totals({peer: len(found) for peer, found in rows.items()}, ranks)

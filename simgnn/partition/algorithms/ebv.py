@@ -7,8 +7,8 @@ Edge (u, v) goes to the rank i, on host h, with the smallest (score, balance, i)
     score   = missing + gamma * (far - missing) + balance
 
 in float64 from integer counts, so the result is a pure function of (graph, hosts, options, seed). Source: CDFGNN (arXiv
-2408.00232), hierarchical score; gamma = 0 is EBV as published before it. The order of edges, alpha and beta are plain
-EBV's, since CDFGNN is silent; the rule for masters is ours.
+2408.00232), hierarchical score; gamma = 0 is EBV as published before. The order of edges, alpha and beta are those of
+plain EBV, since CDFGNN does not specify them; the rule for masters is our own.
 
 Only the members of R(u) and R(v) and the least loaded rank of each host are scored: any other rank loses to the least
 loaded one of its host. The order (score, balance, rank) makes this exact for 0 <= gamma < 1.
@@ -37,8 +37,9 @@ MAX_RANKS = 2**16
 
 @dataclass(frozen=True)
 class AssignedEdges:
-    """``edge_part`` uint8 (uint16 above 256 ranks) [E_u]: rank of each edge of :class:`UndirectedEdges`;
-    ``replicas`` uint64 [V, ceil(P / 64)]: ranks of each vertex; ``host`` int64 [P]: hosts renumbered 0..H-1."""
+    """The result of assigning edges. ``edge_part`` uint8 (uint16 above 256 ranks) [E_u]: rank of each edge of
+    :class:`UndirectedEdges`; ``replicas`` uint64 [V, ceil(P / 64)]: the set of ranks of each vertex; ``host`` int64
+    [P]: host of each rank, renumbered 0..H-1."""
 
     edge_part: EdgePart
     replicas: NDArray[np.uint64]
@@ -57,8 +58,8 @@ def ebv_edges(
     spill: Path | None = None,
     block_edges: int = BLOCK_EDGES,
 ) -> AssignedEdges:
-    """Give each edge a rank; ``hosts`` int64 [P]. ``block_edges`` bounds memory and changes nothing else. Above
-    ``block_edges`` edges ``edge_part`` is memory-mapped to a nameless file in ``spill``."""
+    """Assign each edge to a rank by EBV; ``hosts`` int64 [P]. ``block_edges`` bounds memory and does not change the
+    result. Above ``block_edges`` edges ``edge_part`` is memory-mapped to an unnamed file in ``spill``."""
     ranks, vertices = len(hosts), edges.vertices
     host = np.unique(hosts, return_inverse=True)[1].astype(np.int64)
     by_host = np.argsort(host, kind="stable").astype(np.int64)
@@ -82,9 +83,10 @@ def ebv_edges(
 
 
 def edge_part_array(count: int, ranks: int, spill: Path | None, block_edges: int = BLOCK_EDGES) -> EdgePart:
-    """An array for the ranks of ``count`` edges: in memory, above ``block_edges`` in a nameless file in ``spill``."""
+    """Allocate an array for the ranks of ``count`` edges; above ``block_edges`` edges, in an unnamed file in
+    ``spill``."""
     if ranks > MAX_RANKS:
-        raise ConfigError(f"partition.kind: got a vertex-cut over {ranks} ranks; at most {MAX_RANKS} are supported")
+        raise ConfigError(f"partition.kind: got a vertex-cut over {ranks} ranks; expected at most {MAX_RANKS}")
     dtype = np.dtype("u1" if ranks <= 256 else "u2")
     if count <= block_edges:
         return np.empty(count, dtype)
@@ -99,7 +101,7 @@ AHEAD = 64
 
 @njit(cache=True, nogil=True)
 def least_loaded(members, balance):  # type: ignore[no-untyped-def]
-    """The member with the least balance term; the first of ``members`` (ascending) on ties."""
+    """Return the member with the smallest balance term; on ties the first of ``members`` (ascending)."""
     best = members[0]
     for member in members[1:]:
         if balance[member] < balance[best]:
@@ -109,7 +111,7 @@ def least_loaded(members, balance):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def least_of_hosts(by_host, host_starts, balance):  # type: ignore[no-untyped-def]
-    """The least loaded rank of each host, int64 [H]."""
+    """Return the least loaded rank of each host, int64 [H]."""
     least = by_host[host_starts[:-1]]
     for one in range(len(least)):
         least[one] = least_loaded(by_host[host_starts[one] : host_starts[one + 1]], balance)
@@ -120,13 +122,13 @@ def least_of_hosts(by_host, host_starts, balance):  # type: ignore[no-untyped-de
 def assign_edges(  # type: ignore[no-untyped-def]
     first, second, places, edges, host, by_host, host_starts, weights, state, edge_part, held, copies
 ):
-    """Give every edge to the rank of the smallest (score, balance, rank), for any P.
+    """Assign every edge to the rank of the smallest (score, balance, rank), for any P.
 
-    ``first``, ``second`` [n]: ends in the order of assignment; ``places`` [n] their places in ``edge_part`` [E_u], of
-    ``edges`` = E_u. ``host`` int64 [P], hosts numbered 0..H-1; ``by_host`` int64 [P]: ranks grouped by host;
-    ``host_starts`` [H + 1]. ``weights``: (gamma, alpha, beta). The next call continues with ``state`` uint64 [V, words
-    of P + words of H], the sets of ranks and of hosts, and ``held``, ``copies`` int64 [P], edges and replicas of each
-    rank; all are zero at first.
+    ``first``, ``second`` [n]: ends in the order of assignment; ``places`` [n]: index of each edge in ``edge_part``
+    [E_u]; ``edges`` = E_u. ``host`` int64 [P], hosts numbered 0..H-1; ``by_host`` int64 [P]: ranks grouped by host;
+    ``host_starts`` [H + 1]. ``weights``: (gamma, alpha, beta). Successive calls share ``state`` uint64 [V, words of P +
+    words of H], the sets of ranks and of hosts, and ``held``, ``copies`` int64 [P], edges and replicas of each rank;
+    all are zero before the first call.
     """
     gamma, alpha, beta = weights
     ranks, vertices = len(host), len(state)
@@ -175,8 +177,9 @@ def assign_edges(  # type: ignore[no-untyped-def]
 def assign_edges_one_word(  # type: ignore[no-untyped-def]
     first, second, places, edges, host, by_host, host_starts, weights, state, edge_part, held, copies
 ):
-    """:func:`assign_edges` for P <= 64, where a vertex's set is one word; ``state`` uint64 [V]. Ranks that hold both
-    ends are scored first, since mostly no other can win then. The result has no meaning."""
+    """Assign edges like :func:`assign_edges`, for P <= 64, where the rank set of a vertex is one word; ``state`` uint64
+    [V]. Ranks that hold both ends are scored first, since usually no other rank can win. The return value is
+    meaningless."""
     gamma, alpha, beta = weights
     ranks, vertices = len(host), len(state)
     balance = alpha * held * ranks / edges + beta * copies * ranks / vertices

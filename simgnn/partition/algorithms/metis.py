@@ -1,4 +1,4 @@
-"""METIS: through pymetis for one balance constraint, through DGL for several, and in two levels for hosts and ranks."""
+"""METIS partitions: pymetis for one balance constraint, DGL for several, and two levels for hosts and ranks."""
 
 import contextlib
 import ctypes
@@ -21,10 +21,9 @@ from simgnn.partition.local.serving import Serving
 def metis_owner(
     graph: Graph, ranks: int, seed: int, weights: NDArray[np.int64] | None, imbalance: float
 ) -> NDArray[np.int32]:
-    """Owner of each vertex, int32 [V], by METIS's k-way scheme with the edge cut as its goal. ``weights`` int64 [V]:
-    what each part should hold equally much of (None: vertices); ``imbalance`` >= 1: the heaviest part over the mean
-    that METIS may leave. Source: Karypis and Kumar, METIS 5. Not reproducible over versions and platforms, hence kept
-    on disk."""
+    """Compute the owner of each vertex, int32 [V], by METIS's k-way scheme, which minimises the edge cut. ``weights``
+    int64 [V]: weight of each vertex, balanced over parts (None: 1 each); ``imbalance`` >= 1: allowed ratio of the
+    heaviest part to the mean. Source: Karypis and Kumar, METIS 5. Not reproducible between platforms."""
     if ranks == 1:
         return np.zeros(graph.vertices, dtype=np.int32)
     if graph.edges == 0:
@@ -49,29 +48,30 @@ def metis_owner(
 
 
 def graph_mask(graph: Graph, name: str) -> NDArray[np.bool_] | None:
-    """The mask "train", "validation" or "test" of a graph; None for "vertices" and "edges". Raises :class:`ConfigError`
-    when the graph lacks the mask."""
+    """Return the mask "train", "validation" or "test" of a graph; None for "vertices" and "edges". Raises
+    :class:`ConfigError` when the graph lacks the mask."""
     if name in ("vertices", "edges"):
         return None
     mask: NDArray[np.bool_] | None = getattr(graph, f"{name}_mask")
     if mask is None or not mask.any():
         raise ConfigError(
-            f"partition.balance names '{name}', but no vertex of '{graph.name}' is in its {name} mask; leave it out"
+            f"partition.balance names '{name}', but '{graph.name}' has no {name} vertices; remove '{name}'"
         )
     return mask
 
 
 M_PERTURB = -6
-"""Parameter of glibc's ``mallopt``: new memory is filled with the complement of its value's last byte (malloc.h)."""
+"""Parameter of glibc's ``mallopt``: fill new memory with the complement of the value's last byte (malloc.h)."""
 
 
 def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray[np.int32]:
-    """Owner of each vertex, int32 [V], with every quantity in ``balance`` spread evenly over the parts.
+    """Compute the owner of each vertex, int32 [V], with every quantity in ``balance`` spread evenly over the parts.
 
-    DGL balances classes of vertices: those of each named mask, and the rest; so "vertices" is implied. With "edges" it
-    balances the in-degrees of each class too; it fixes the imbalance and METIS's seed. Without edges, where METIS
-    balances nothing, each class is dealt evenly. Raises :class:`ConfigError` without DGL, and where a part stays empty.
-    Source: DGL 1.1 ``metis_partition_assignment``, with which DistDGL partitions (Zheng et al., IA3 2020).
+    DGL balances classes of vertices: the vertices of each named mask, and the rest; so "vertices" is implied. With
+    "edges" it also balances the in-degrees of each class. DGL sets the imbalance and METIS's seed itself. For a graph
+    without edges, where METIS balances nothing, each class is dealt evenly. Raises :class:`ConfigError` when DGL is
+    missing, or when a part stays empty. Source: DGL 1.1 ``metis_partition_assignment``, with which DistDGL partitions
+    (Zheng et al., IA3 2020).
     """
     classes = np.zeros(graph.vertices, dtype=np.int64)
     for place, name in enumerate(balance, start=1):
@@ -116,8 +116,8 @@ def dgl_metis_owner(graph: Graph, ranks: int, balance: Sequence[str]) -> NDArray
 
 @contextlib.contextmanager
 def zeroed_memory() -> Iterator[None]:
-    """Make glibc return zeroed memory. DGL's METIS with several constraints reads memory that it never wrote, so that
-    one graph gets another partition in every process; without glibc it still may."""
+    """Make glibc return zeroed memory while the block runs. DGL's METIS with several constraints reads uninitialised
+    memory, so that its result varies between processes; without glibc it still may vary."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:
         yield
@@ -132,15 +132,14 @@ def zeroed_memory() -> Iterator[None]:
 def nested_owner(
     graph: Graph, hosts: NDArray[np.int64], divide: Callable[[Graph, int], NDArray[np.int32]]
 ) -> NDArray[np.int32]:
-    """Owner of each vertex, int32 [V], in two levels: the graph is divided among hosts, each part among its ranks.
-    ``hosts`` int64 [P], the host of each rank; ``divide(graph, parts)``: the part of each vertex. Raises
-    :class:`ConfigError` for hosts of different numbers of ranks, and for a host that gets fewer vertices than it has
-    ranks."""
+    """Compute the owner of each vertex, int32 [V], in two levels: divide the graph among hosts, then each part among
+    the host's ranks. ``hosts`` int64 [P], the host of each rank; ``divide(graph, parts)``: the part of each vertex.
+    Raises :class:`ConfigError` when hosts differ in numbers of ranks, or a host gets fewer vertices than ranks."""
     members = Serving(tuple(hosts.tolist())).members
     if len({len(ranks) for ranks in members}) > 1:
         raise ConfigError(
             f"partition.across = 'hosts': the hosts have {', '.join(str(len(ranks)) for ranks in members)} ranks, "
-            "expected as many on each, since their parts are equal; use partition.across = 'ranks'"
+            "expected as many on each host, since all hosts get equal parts; use partition.across = 'ranks'"
         )
     host = divide(graph, len(members))
     owner = np.empty(graph.vertices, np.int32)
@@ -149,7 +148,7 @@ def nested_owner(
         if len(mine) < len(ranks):
             raise ConfigError(
                 f"partition.across = 'hosts': host {place} got {len(mine)} vertices of '{graph.name}' for its "
-                f"{len(ranks)} ranks, expected one for each at least; use fewer ranks (--ranks, cluster.hosts, "
+                f"{len(ranks)} ranks, expected at least one for each; use fewer ranks (--ranks, cluster.hosts, "
                 "cluster.ranks_per_host)"
             )
         if len(ranks) == 1:
@@ -160,8 +159,8 @@ def nested_owner(
 
 
 def subgraph(graph: Graph, vertices: NDArray[np.int64], part: NDArray[np.int32], place: int) -> Graph:
-    """The graph among ``vertices`` int64 [n], ascending, whose ``part`` int32 [V] is ``place``: with their masks, and
-    without features and labels."""
+    """Extract the subgraph of ``vertices`` int64 [n], ascending: the vertices whose ``part`` int32 [V] is ``place``. It
+    keeps masks, but not features and labels."""
     csr, lookup = graph.csr, np.empty(graph.vertices, np.int64)
     lookup[vertices] = np.arange(len(vertices))
     indptr, indices = induced_rows(np.asarray(csr.indptr), np.asarray(csr.indices), vertices, part, place, lookup, 0)

@@ -1,13 +1,13 @@
-"""Vertex-cuts to measure EBV against.
+"""Reference vertex-cuts with which EBV is compared.
 
 - ``random-edges``: rank = hash(lower end, higher end, seed) mod P.
 - ``dbh``: rank = hash(end of lower degree, seed) mod P, of equal degrees the lower id: hubs are divided, leaves not.
   Source: Xie et al., degree-based hashing, NIPS 2014.
 - ``hdrf``: one edge after another goes to the rank with the largest g(u) + g(v) + balance (most - edges_i) / (1 + most
-  - least), g(u) = 1 + 1 - d_u / (d_u + d_v) where the rank has a replica of u, else 0; of equal ones to the rank with
+  - least), g(u) = 1 + 1 - d_u / (d_u + d_v) where the rank has a replica of u, else 0. Ties go to the rank with
   the fewest edges, then the lowest. Source: Petroni et al., CIKM 2015, with exact degrees instead of those seen so far.
 
-Edges are read in pieces, as by :mod:`simgnn.partition.algorithms.ebv`.
+Edges are read in pieces, like in :mod:`simgnn.partition.algorithms.ebv`.
 """
 
 from collections.abc import Callable
@@ -27,17 +27,17 @@ from simgnn.partition.local.masters import add_replicas
 
 Ints = NDArray[np.int64]
 Dealt = Callable[[IndexArray, IndexArray], Ints]
-"""Ranks of edges from their ends (lower, higher), [n] each, whatever other edges there are."""
+"""Function from the ends of edges (lower, higher), [n] each, to their ranks; independent of other edges."""
 
 
 def random_edges(edges: UndirectedEdges, hosts: Ints, *, seed: int, spill: Path | None = None) -> AssignedEdges:
-    """Assign edges by ``random-edges``; ``hosts`` int64 [P], ``spill`` as for :func:`ebv_edges`."""
+    """Assign edges to ranks by ``random-edges``; ``hosts`` int64 [P], ``spill`` as for :func:`ebv_edges`."""
     key, ranks = stream_key(seed, "partition/random-edges"), len(hosts)
     return _dealt(edges, hosts, lambda low, high: _by_both(low, high, key, ranks), spill)
 
 
 def dbh_edges(edges: UndirectedEdges, hosts: Ints, *, seed: int, spill: Path | None = None) -> AssignedEdges:
-    """Assign edges by ``dbh``."""
+    """Assign edges to ranks by ``dbh`` (degree-based hashing)."""
     key, ranks, degrees = stream_key(seed, "partition/dbh"), len(hosts), edges.csr.degrees()
     return _dealt(edges, hosts, lambda low, high: _by_lower_degree(low, high, degrees, key, ranks), spill)
 
@@ -52,7 +52,7 @@ def hdrf_edges(
     spill: Path | None = None,
     block_edges: int = BLOCK_EDGES,
 ) -> AssignedEdges:
-    """Assign edges by ``hdrf``, in ``edge_order``; ``block_edges`` bounds memory and changes nothing else."""
+    """Assign edges to ranks by ``hdrf``, in ``edge_order``; ``block_edges`` only bounds memory."""
     edge_part = edge_part_array(edges.count, len(hosts), spill, block_edges)
     replicas = np.zeros((edges.vertices, words_for(len(hosts))), dtype=np.uint64)
     degrees, held = edges.csr.degrees(), np.zeros(len(hosts), dtype=np.int64)
@@ -96,8 +96,9 @@ def _by_lower_degree(low: Any, high: Any, degrees: Any, key: Any, ranks: Any) ->
 def _assign(
     first: Any, second: Any, places: Any, degrees: Any, balance: Any, replicas: Any, edge_part: Any, held: Any
 ) -> None:  # fmt: skip
-    """HDRF over one block; updates ``replicas`` [V, words] and ``held`` int64 [P], edges of each rank. Of ranks without
-    a replica of either end only the one with the fewest edges can win, so no other is scored."""
+    """Assign one block of edges by HDRF; updates ``replicas`` [V, words] and ``held`` int64 [P], the edges of each
+    rank. Of ranks without a replica of either end only the one with the fewest edges is scored, since no other can
+    win."""
     most, least = held.max(), np.argmin(held)
     for turn in range(len(first)):
         u, v = first[turn], second[turn]

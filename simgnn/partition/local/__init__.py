@@ -1,1 +1,1 @@
-"""What one rank holds of a partitioned graph, in its own numbering."""
+"""The part of a partitioned graph that one rank holds, with local ids."""

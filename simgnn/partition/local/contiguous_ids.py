@@ -1,7 +1,7 @@
-"""Contiguous ids: vertices numbered so that those of each partition are one range, and a partition in its own numbers.
+"""Contiguous ids: a numbering in which the vertices of each partition are one range, and partitions in local ids.
 
-Three ids name a vertex: *oid* in the loaded graph, *gid* counting through all partitions, *lid* inside one of them. The
-tables are those of a partition book (DistDGL: Zheng et al., IA3 2020, section 5.3), their order is our decision:
+A vertex has three ids: *oid* in the loaded graph, *gid* counted through all partitions, *lid* inside one of them. The
+tables are those of a partition book (DistDGL: Zheng et al., IA3 2020, section 5.3); their order is our decision:
 ascending oid within a partition.
 """
 
@@ -23,15 +23,15 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class IdMaps:
-    """``new2old`` int64 [V]: gid -> oid. ``node_map`` int64 [k + 1]: partition p has the gids from ``node_map[p]`` up
-    to ``node_map[p + 1]``, so that its first entry is 0 and its last V."""
+    """Maps between ids of vertices. ``new2old`` int64 [V]: gid -> oid. ``node_map`` int64 [k + 1]: partition p has the
+    gids ``node_map[p]`` to ``node_map[p + 1]`` (exclusive)."""
 
     new2old: Ids
     node_map: Ids
 
     @classmethod
     def of(cls, owner: NDArray[np.int32], parts: int) -> "IdMaps":
-        """The ids under ``owner`` int32 [V], partitions 0..``parts`` - 1; raises :class:`ConfigError` for others."""
+        """Build the maps for ``owner`` int32 [V]. Raises :class:`ConfigError` for owners outside 0..``parts`` - 1."""
         owners = np.asarray(owner)
         if len(owners) and not 0 <= int(owners.min()) <= int(owners.max()) < parts:
             raise ConfigError(f"partition: expected owners 0..{parts - 1}, got {owners.min()}..{owners.max()}")
@@ -39,22 +39,22 @@ class IdMaps:
 
     @cached_property
     def old2new(self) -> Ids:
-        """oid -> gid, int64 [V]."""
+        """Map from oid to gid, int64 [V]."""
         inverse = np.empty_like(self.new2old)
         inverse[self.new2old] = np.arange(len(inverse))
         return inverse
 
     @property
     def parts(self) -> int:
-        """k."""
+        """Number of partitions k."""
         return len(self.node_map) - 1
 
     def core(self, part: int) -> Ids:
-        """Oids of a partition's own vertices, by lid."""
+        """Return the oids of a partition's own vertices, by lid."""
         return self.new2old[self.node_map[part] : self.node_map[part + 1]]
 
     def part_of(self, gids: NDArray[Any]) -> Ids:
-        """The partition of each gid. Raises :class:`GraphError` where one is none of 0..V-1."""
+        """Return the partition of each gid. Raises :class:`GraphError` for a gid outside 0..V-1."""
         if len(gids) and not 0 <= int(gids.min()) <= int(gids.max()) < len(self.new2old):
             raise GraphError(f"gids: expected 0..{len(self.new2old) - 1}, got {gids.min()}..{gids.max()}")
         return np.searchsorted(self.node_map, gids, side="right") - 1
@@ -62,10 +62,10 @@ class IdMaps:
 
 @dataclass(frozen=True)
 class RelabelledPart:
-    """Partition ``part`` in its own ids: n core vertices with all their in-edges, h halo vertices known by id only.
+    """Partition ``part`` in local ids: n core vertices with all their in-edges, and h halo vertices without theirs.
 
     Lids 0..n-1 are core (gid = ``first`` + lid), n..n+h-1 halo. ``indptr`` int64 [n + 1]; ``indices`` [edges], lids of
-    the in-neighbours, int32 where they fit; a row keeps the graph's order, so that it ascends by oid. ``halo_gid``
+    the in-neighbours, int32 where they fit. A row keeps the order of the graph, so that it ascends by oid. ``halo_gid``
     int64 [h], ascending; ``oid`` int64 [n + h].
     """
 
@@ -78,11 +78,11 @@ class RelabelledPart:
 
     @property
     def core(self) -> int:
-        """n."""
+        """Number of core vertices n."""
         return len(self.indptr) - 1
 
     def gid_of(self, lids: NDArray[Any]) -> Ids:
-        """The gid of each lid. Raises :class:`GraphError` where one is none of 0..n+h-1."""
+        """Return the gid of each lid. Raises :class:`GraphError` for a lid outside 0..n+h-1."""
         if len(lids) and not 0 <= int(lids.min()) <= int(lids.max()) < len(self.oid):
             raise GraphError(
                 f"lids of partition {self.part}: expected 0..{len(self.oid) - 1}, got {lids.min()}..{lids.max()}"
@@ -96,7 +96,7 @@ class RelabelledPart:
 def relabelled_parts(
     csr: CSR, owner: NDArray[np.int32], maps: IdMaps, parts: Iterable[int] | None = None
 ) -> Iterator[RelabelledPart]:
-    """Partitions (default: all) in their own ids, one at a time; ``maps`` are those of ``owner`` int32 [V].
+    """Yield partitions (default: all) in local ids, one at a time; ``maps`` are those of ``owner`` int32 [V].
 
     An edge belongs to the partition of its destination. Needs 12 bytes a vertex of the graph beside the result.
     """

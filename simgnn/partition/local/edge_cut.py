@@ -1,4 +1,4 @@
-"""Local graphs: what one rank of an edge-cut holds of the graph, and the lists of rows that it trades."""
+"""Local graphs: the part of the graph on each rank of an edge-cut, and the lists of rows that ranks exchange."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ from simgnn.policy import Reorder
 
 @dataclass(frozen=True)
 class RowLists:
-    """A route as one rank sees it. ``leaving``: for each peer the local rows to send, in the order of the wire.
-    ``received``: how many rows each peer sends; ``arriving``: the local rows that these belong to (None: they are
-    stored as they arrive)."""
+    """The rows of a route that one rank sends and receives. ``leaving``: for each peer the local rows to send, in the
+    order in which they travel. ``received``: the number of rows from each peer; ``arriving``: the local rows that
+    received rows belong to (None: they are stored in the order of arrival)."""
 
     leaving: Mapping[int, NDArray[np.int32]]
     received: Mapping[int, int]
@@ -29,13 +29,14 @@ class RowLists:
 
 @dataclass(frozen=True)
 class LocalGraph:
-    """The rows that ``rank`` owns (n), the halo rows that it needs (h) and all in-edges of the owned rows.
+    """The part of the graph on ``rank``: its own rows (n), the halo rows that it needs (h) and all in-edges of own
+    rows.
 
     ``owned`` int64 [n]: global ids in local order. ``halo`` int64 [h]: global ids by (owner, position among the owner's
-    rows). ``csr``: rows n, columns n + h; a source below n is owned, n + k is halo row k; no self loops.
-    ``degree`` int64 [n + h]: in-degrees in the full graph. ``send_rows``: for each peer that needs rows of this rank,
-    int32 positions of owned rows in the order in which they lie in the peer's halo. ``receive``: for each peer that
-    this rank needs rows of, the slice of the halo that they fill.
+    rows). ``csr``: rows n, columns n + h; a source below n is owned, n + k is halo row k; no self loops. ``degree``
+    int64 [n + h]: in-degrees in the full graph. ``send_rows``: for each peer that needs rows of this rank, int32
+    positions of owned rows in the order of the peer's halo. ``receive``: for each peer, the slice of the halo for its
+    rows.
     """
 
     rank: int
@@ -53,12 +54,12 @@ class LocalGraph:
 
     @property
     def masters(self) -> int:
-        """How many of them, the first, are learned from and evaluated here: all."""
+        """Number of leading rows that this rank trains and evaluates: all of them."""
         return len(self.owned)
 
     @property
     def complete(self) -> bool:
-        """True: all in-edges of these rows are here."""
+        """True: this rank has all in-edges of its rows."""
         return True
 
     @property
@@ -68,12 +69,12 @@ class LocalGraph:
 
     @property
     def row_lists(self) -> Mapping[str, RowLists]:
-        """Rows of the route "halo", from owners to the ranks that need them."""
+        """Lists of the route "halo", which brings rows from owners to the ranks that need them."""
         return {"halo": RowLists(self.send_rows, {p: part.stop - part.start for p, part in self.receive.items()})}
 
 
 def local_order(csr: CSR, partition: Partition, reorder: Reorder) -> IdMaps:
-    """All owned rows, rank after rank, each rank's in the order chosen: a rank's local order is its range of ids.
+    """Order the rows of each rank; ids are contiguous, rank after rank, and follow the local order.
 
     "none": ascending id. "degree": descending in-degree, ties by id. "rcm": reverse Cuthill-McKee on the edges among
     the rank's own rows, which brings rows that read the same sources together.
@@ -95,10 +96,10 @@ def local_order(csr: CSR, partition: Partition, reorder: Reorder) -> IdMaps:
 
 
 def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm") -> Iterator[LocalGraph]:
-    """The local graph of each rank, in rank order, one at a time. Raises :class:`ConfigError` for a vertex-cut."""
+    """Yield the local graphs in rank order, one at a time. Raises :class:`ConfigError` for a vertex-cut."""
     if partition.kind != "edge-cut":
         raise ConfigError(
-            f"partition: local graphs with halo rows need an edge-cut; got a {partition.kind}: "
+            f"partition: local graphs with halo rows need an edge-cut, but got a {partition.kind}; "
             "choose partition.kind = 'metis', 'random' or 'block-row'"
         )
     order = local_order(csr, partition, reorder)

@@ -6,7 +6,8 @@ from numba import njit
 
 @njit(cache=True)
 def group_by_owner(owner, ranks):  # type: ignore[no-untyped-def]
-    """Vertices grouped by owner, ascending within each, int64 [V]; and the first place of each group, int64 [P + 1]."""
+    """Group vertices by owner, ascending in each group, int64 [V], with the first place of each group, int64 [P +
+    1]."""
     starts = np.zeros(ranks + 1, dtype=np.int64)
     for vertex in range(len(owner)):
         starts[owner[vertex] + 1] += 1
@@ -23,7 +24,8 @@ def group_by_owner(owner, ranks):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def induced_rows(indptr, indices, members, owner, rank, place, first):  # type: ignore[no-untyped-def]
-    """CSR over ``members`` (ascending, owned by ``rank``) with the edges among them; ``place - first`` is their row."""
+    """Build the CSR of the edges among ``members`` (ascending, owned by ``rank``); row and column of a vertex: ``place
+    - first``."""
     pointers = np.zeros(len(members) + 1, dtype=np.int64)
     for row in range(len(members)):
         kept = 0
@@ -42,9 +44,9 @@ def induced_rows(indptr, indices, members, owner, rank, place, first):  # type: 
 
 @njit(cache=True)
 def halo_places(indptr, indices, members, owner, rank, place, stamp):  # type: ignore[no-untyped-def]
-    """Places (in the order of all ranks' rows) of the remote sources of ``members``, each once, unsorted int64 [h].
+    """Find the remote sources of ``members``, each once: places among all ranks' rows, unsorted int64 [h].
 
-    ``stamp`` int32 [V] remembers who was seen last by which rank; it must not hold ``rank`` yet.
+    ``stamp`` int32 [V] holds the last rank that found each vertex; it must not hold ``rank`` yet.
     """
     reach = 0
     for row in range(len(members)):
@@ -63,7 +65,7 @@ def halo_places(indptr, indices, members, owner, rank, place, stamp):  # type: i
 
 @njit(cache=True)
 def summed_nonzeros(indptr, indices, ids, feature_indptr, feature_indices, width):  # type: ignore[no-untyped-def]
-    """Distinct feature columns among a row's sources, and among row and sources; summed over the rows of a local CSR.
+    """Count distinct feature columns among the sources of each row, and among row and sources; summed over a local CSR.
 
     ``ids`` [columns] are global ids; a local row is the column of the same number. Features [V, width] as CSR parts.
     """
@@ -83,8 +85,7 @@ def summed_nonzeros(indptr, indices, ids, feature_indptr, feature_indices, width
 
 @njit(cache=True)
 def gathered_rows(indptr, indices, members, lookup, sources):  # type: ignore[no-untyped-def]
-    """Fill ``sources`` [edges of members] with the local ids of all sources, in the order of the graph's rows; returns
-    indptr."""
+    """Fill ``sources`` [edges of members] with the local ids of all sources, in graph order. Returns indptr."""
     pointers = np.zeros(len(members) + 1, dtype=np.int64)
     end = 0
     for row in range(len(members)):
@@ -97,7 +98,7 @@ def gathered_rows(indptr, indices, members, lookup, sources):  # type: ignore[no
 
 @njit(cache=True)
 def relabelled_rows(indptr, indices, members, lookup, sources):  # type: ignore[no-untyped-def]
-    """As :func:`gathered_rows`, but ascending by local id in each row."""
+    """Fill ``sources`` like :func:`gathered_rows`, but ascending by local id in each row."""
     pointers = gathered_rows(indptr, indices, members, lookup, sources)
     for row in range(len(members)):
         begin, end = pointers[row], pointers[row + 1]

@@ -1,4 +1,4 @@
-"""Which replica of a vertex is its master, in a vertex-cut. Numba."""
+"""Numba kernels that choose the master replica of each vertex of a vertex-cut, and count mirrors."""
 
 import numpy as np
 from numba import njit
@@ -10,12 +10,12 @@ RULES = ("host-majority", "balanced", "hash", "first")
 
 @njit(cache=True)
 def choose_masters(replicas, host, hosts, rule, seed):  # type: ignore[no-untyped-def]
-    """Master rank of each vertex, int32 [V], from the replica sets uint64 [V, words]; vertices in ascending id.
+    """Choose the master rank of each vertex, int32 [V], from the replica sets uint64 [V, words], by ascending id.
 
-    ``rule`` is a place in ``RULES``: "host-majority" keeps the replicas on the hosts that hold most of them, and takes
-    the rank with the least load (ties: lowest id); "balanced" does so without the host rule; "hash" takes a replica by
-    a seeded hash of the id; "first" the lowest rank. The load of a master grows by the mirrors that it has to serve.
-    Source: our decision (CDFGNN says only "one of the replicas").
+    ``rule`` is an index into ``RULES``. "host-majority" considers only replicas on the hosts that hold most replicas of
+    the vertex, and picks the rank with the least load (ties: lowest id). "balanced" does so over all hosts. "hash"
+    picks a replica by a seeded hash of the id; "first" picks the lowest rank. A master adds the number of its mirrors
+    to the load of its rank. Source: our decision (CDFGNN specifies only "one of the replicas").
     """
     vertices = len(replicas)
     master = np.empty(vertices, dtype=np.int32)
@@ -48,7 +48,7 @@ def choose_masters(replicas, host, hosts, rule, seed):  # type: ignore[no-untype
 
 @njit(cache=True)
 def replica_sets(low, high, edge_part, owner, ranks):  # type: ignore[no-untyped-def]
-    """Replica sets uint64 [V, words] of a vertex-cut: the ranks of a vertex's edges, and its master's."""
+    """Compute the replica sets uint64 [V, words] of a vertex-cut: ranks of edges and of the master."""
     sets = master_sets(owner, ranks)
     add_replicas(sets, low, high, edge_part)
     return sets
@@ -56,7 +56,7 @@ def replica_sets(low, high, edge_part, owner, ranks):  # type: ignore[no-untyped
 
 @njit(cache=True)
 def master_sets(owner, ranks):  # type: ignore[no-untyped-def]
-    """Sets uint64 [V, words] that hold each vertex's master alone."""
+    """Build rank sets uint64 [V, words] that contain only the master of each vertex."""
     sets = np.zeros((len(owner), (ranks + 63) // 64), dtype=np.uint64)
     for vertex in range(len(owner)):
         sets[vertex, owner[vertex] >> 6] |= bit_of(owner[vertex])
@@ -75,7 +75,8 @@ def add_replicas(sets, low, high, edge_part):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def count_mirrors(replicas, owner, weights, ranks):  # type: ignore[no-untyped-def]
-    """Mirrors and their weights by [master rank, mirror rank], int64 [P, P]; shared masters int64 [P]; largest r_u."""
+    """Count mirrors, and sum their weights, by [master rank, mirror rank], int64 [P, P] each; also return the masters
+    with mirrors of each rank, int64 [P], and the largest r_u."""
     mirrors = np.zeros((ranks, ranks), dtype=np.int64)
     weighted = np.zeros((ranks, ranks), dtype=np.int64)
     shared = np.zeros(ranks, dtype=np.int64)
@@ -96,7 +97,7 @@ def count_mirrors(replicas, owner, weights, ranks):  # type: ignore[no-untyped-d
 
 @njit(cache=True)
 def mirror_keys(replicas, owner, pair, stride):  # type: ignore[no-untyped-def]
-    """``pair * stride + r_u`` of every mirror, int64 [mirrors], any order; ``pair`` [P, P] numbers (master, mirror)."""
+    """Return ``pair * stride + r_u`` of every mirror, int64 [mirrors]; ``pair`` [P, P] numbers (master, mirror)."""
     mirrors = 0
     for vertex in range(len(owner)):
         mirrors += set_size(replicas[vertex]) - 1

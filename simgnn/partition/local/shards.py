@@ -1,4 +1,4 @@
-"""Shards: features, labels and masks of the rows that each rank holds, in its local order, kept like partitions."""
+"""Shards: features, labels and masks of the rows that each rank holds, in local order, stored on disk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ MASKS = ("train_mask", "validation_mask", "test_mask")
 
 @dataclass(frozen=True)
 class Shard:
-    """Data of the n rows that one rank computes: ``features`` [n, F_0] dense, ``csr_array`` or
-    :class:`~simgnn.graph.graph.CentredRows`, ``labels`` int64 [n] or bool [n, classes] (None: the graph has none),
-    masks bool [n]. Mirrors of a vertex-cut have features, but no labels (0) and no place in a mask: a vertex is learned
-    from where its master is."""
+    """Data of the n rows that one rank computes. ``features`` [n, F_0]: dense, ``csr_array`` or
+    :class:`~simgnn.graph.graph.CentredRows`; ``labels``: int64 [n] or bool [n, classes] (None: the graph has none);
+    masks: bool [n]. Mirrors of a vertex-cut have features, but label 0 and no mask, since only the master of a vertex
+    is trained and evaluated."""
 
     features: Features
     labels: NDArray[Any] | None
@@ -35,31 +35,30 @@ class Shard:
 
 @dataclass(frozen=True)
 class ShardArtifact:
-    """The shards of all ranks on disk; ``made`` tells whether this call made them."""
+    """The shards of all ranks on disk; ``made``: whether this call made them."""
 
     folder: ArtifactFolder
     made: bool = False
 
     @classmethod
     def open(cls, path: str | Path) -> "ShardArtifact":
-        """Open by path, as ``plan/plan.json`` names it. Raises :class:`ConfigError` when it is not whole."""
+        """Open the folder that ``plan/plan.json`` names. Raises :class:`ConfigError` when it is incomplete."""
         return cls(ArtifactFolder.open(Path(path), WHAT))
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Folder of the shards."""
         return self.folder.path
 
     def labels(self, rank: int) -> NDArray[Any]:
-        """The labels of one rank's rows; nothing else of its shard is read. Raises :class:`ConfigError` where the graph
-        has none."""
+        """Return the labels of one rank's rows; no other array is read. Raises :class:`ConfigError` without labels."""
         name = f"rank-{rank}/labels"
         if name not in self.folder.files:
-            raise ConfigError(f"{self.path} holds no labels of rank {rank}, so there is nothing to train")
+            raise ConfigError(f"{self.path} holds no labels of rank {rank}; training needs a graph with labels")
         return self.folder.verify(name).array(name)
 
     def rank(self, rank: int) -> Shard:
-        """The shard of one rank, memory-mapped and checked against its digests."""
+        """Return the shard of one rank, memory-mapped, after its files are checked against their digests."""
         ranks = int(self.folder.details["ranks"])
         if not 0 <= rank < ranks:
             raise ConfigError(f"{self.path} was made for {ranks} ranks; there is no rank {rank}: prepare the run again")
@@ -83,17 +82,17 @@ class ShardArtifact:
 
 
 def shard_artifact(graph: Graph, partition: PartitionArtifact, dtype: str, cache: Path | None = None) -> ShardArtifact:
-    """Cut the graph's data into shards of ``dtype`` (float16, float32 or float64); sparse features stay sparse.
+    """Divide the graph's data into shards of ``dtype`` (float16, float32 or float64); sparse features stay sparse.
 
-    Kept beside the partition's folder unless ``cache`` says otherwise. Raises :class:`ConfigError` for another dtype,
+    Stored beside the partition's folder, or in ``cache``. Raises :class:`ConfigError` for another dtype,
     :class:`GraphError` without features or when a value is too large for the dtype.
     """
     if dtype not in DTYPES:
-        raise ConfigError(f"train.dtype = '{dtype}': features can be stored as {', '.join(DTYPES)}")
+        raise ConfigError(f"train.dtype = '{dtype}': expected one of {', '.join(DTYPES)}")
     if graph.features is None:
         raise GraphError(
-            f"the graph '{graph.name}' has no features; name stand-ins by graph.stand_in_features = WIDTH, "
-            "and read accuracies as those of made-up features"
+            f"the graph '{graph.name}' has no features; graph.stand_in_features = WIDTH makes random ones, "
+            "with which accuracies mean nothing"
         )
     owner = partition.partition
     name = f"{dtype}-{owner.ranks}-{key_of({'partition': partition.digest, 'dtype': dtype})}"

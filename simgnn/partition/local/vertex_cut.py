@@ -1,4 +1,4 @@
-"""Replica graphs: what one rank of a vertex-cut holds of the graph, and the lists of rows that it trades."""
+"""Replica graphs: the part of the graph on each rank of a vertex-cut, and the lists of rows that ranks exchange."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,17 +20,16 @@ from simgnn.policy import Reorder
 
 @dataclass(frozen=True)
 class ReplicaGraph:
-    """The n vertices that ``rank`` holds and the stored edges that it owns, among them.
+    """The part of a vertex-cut on ``rank``: its n vertices (masters and mirrors) and the stored edges that it owns.
 
-    ``vertices`` int64 [n]: global ids; masters without mirrors first, then masters with mirrors, then mirrors by
-    (rank of their master, id). ``masters``: how many are masters, ``internal`` how many of these have no mirrors.
-    ``csr``: n rows and columns, the part of each row's in-edges that this rank owns; no self loops. ``degree`` int64
-    [n]: in-degrees in the full graph. ``mirrored``: for each peer that mirrors masters of this rank, int32 local rows,
-    ascending by global id; the peer's mirrors lie in the same order. ``mirrors``: for each peer that has masters of
-    this rank's mirrors, the slice of local rows. ``levels``, where ranks lie on several hosts: rows of the routes
-    "mirrors/across" and "mirrors/within", by which hosts add up first: from masters to one mirror on each other host,
-    and from the replica that stands for a host to its other ones; ascending by global id.
-    Source: CDFGNN, sections 3 and 4; that hosts add up first is our own.
+    ``vertices`` int64 [n]: global ids; masters without mirrors first, then masters with mirrors, then mirrors by (rank
+    of their master, id). ``masters``: number of masters; ``internal``: number of masters without mirrors. ``csr``: n
+    rows and columns, the in-edges of each row that this rank owns; no self loops. ``degree`` int64 [n]: in-degrees in
+    the full graph. ``mirrored``: for each peer that mirrors masters of this rank, int32 local rows, ascending by global
+    id; the peer's mirrors are in the same order. ``mirrors``: for each peer that has masters of this rank's mirrors,
+    the slice of local rows. ``levels``, when ranks are on several hosts: rows of the routes "mirrors/across" (from a
+    master to one mirror on each other host) and "mirrors/within" (from that mirror to the others on its host), by which
+    each host sums first; ascending by global id. Source: CDFGNN, sections 3 and 4; adding up by host is our own.
     """
 
     rank: int
@@ -45,7 +44,7 @@ class ReplicaGraph:
 
     @property
     def complete(self) -> bool:
-        """False: in-edges of these rows may be on other ranks too."""
+        """False: other ranks may have in-edges of these rows too."""
         return False
 
     @property
@@ -55,21 +54,21 @@ class ReplicaGraph:
 
     @property
     def row_lists(self) -> Mapping[str, RowLists]:
-        """Rows of the route "mirrors", from masters to their mirrors, and of those by level."""
+        """Lists of the route "mirrors", from masters to mirrors, and of the routes by level."""
         arriving = {peer: np.arange(part.start, part.stop, dtype=np.int32) for peer, part in self.mirrors.items()}
         direct = RowLists(self.mirrored, {p: len(rows) for p, rows in arriving.items()}, arriving)
         return {"mirrors": direct, **self.levels}
 
 
 RankGraph = LocalGraph | ReplicaGraph
-"""What a rank holds of a graph, by the kind of its partition."""
+"""The part of a graph on one rank, for either kind of partition."""
 
 
 LEVELS = ("mirrors/across", "mirrors/within")
 BY_HOSTS = "mirrors/across/hosts"
-"""Table of the rows of the first by the number of hosts that their vertex lies on."""
+"""Table of the rows of "mirrors/across" by the number of hosts with a replica of their vertex."""
 SHARED = "shared_masters"
-"""Table of the masters of each rank that have mirrors."""
+"""Table of the number of masters with mirrors on each rank."""
 BY_REPLICAS = "mirrors/histogram"
 """Table of the mirrors of each pair of ranks by the number of replicas of their vertex."""
 
@@ -77,11 +76,10 @@ BY_REPLICAS = "mirrors/histogram"
 def build_replica_graphs(
     graph: Graph, partition: Partition, reorder: Reorder = "rcm", hosts: NDArray[np.int64] | None = None
 ) -> Iterator[ReplicaGraph]:
-    """The replica graph of each rank, in rank order, one at a time. Raises :class:`ConfigError` for an edge-cut.
+    """Yield the replica graph of each rank, in rank order, one at a time. Raises :class:`ConfigError` for an edge-cut.
 
-    ``hosts`` int64 [P]: host of each rank (None: one host).
-    ``reorder`` is the order of masters within those with and those without mirrors ("none": ascending id, as the paper
-    has it); mirrors always lie in the order of the wire.
+    ``hosts`` int64 [P]: host of each rank (None: one host). ``reorder``: order of masters within the groups with and
+    without mirrors ("none": ascending id, as in the paper); mirrors are always in the order in which they travel.
     """
     if partition.edge_part is None:
         raise ConfigError(
@@ -127,7 +125,7 @@ def build_replica_graphs(
 
 
 def _mirrors(here: NDArray[np.int64], owner: NDArray[np.int32], rank: int) -> NDArray[np.int64]:
-    """Mirrors among the vertices (ascending) that a rank holds, by (rank of their master, id)."""
+    """Select the mirrors among the vertices (ascending) of a rank, sorted by (rank of their master, id)."""
     found = here[owner[here] != rank]
     order = np.argsort(owner[found], kind="stable")
     return np.asarray(found[order], dtype=np.int64)
@@ -135,14 +133,14 @@ def _mirrors(here: NDArray[np.int64], owner: NDArray[np.int32], rank: int) -> ND
 
 @dataclass(frozen=True)
 class _Arriving:
-    """Mirrors of a rank whose rows arrive by one route: global ids by (rank that sends them, id) and the first place of
-    each such rank, int64 [P + 1]."""
+    """Mirrors that one route brings to a rank: global ids by (sender, id), and the first place of each sender, int64 [P
+    + 1]."""
 
     ids: NDArray[np.int64]
     starts: NDArray[np.int64]
 
     def of(self, peer: int) -> NDArray[np.int64]:
-        """Those that ``peer`` sends."""
+        """Return the mirrors that ``peer`` sends."""
         return self.ids[self.starts[peer] : self.starts[peer + 1]]
 
 
@@ -150,7 +148,7 @@ def _levels(
     replicas: NDArray[np.uint64], owner: NDArray[np.int32], hosts: NDArray[np.int64], rank: int,
     mirrors: NDArray[np.int64],
 ) -> dict[str, _Arriving]:  # fmt: skip
-    """The mirrors of a rank by the route of ``LEVELS`` that brings their rows."""
+    """Divide the mirrors of a rank by the route of ``LEVELS`` that brings their rows."""
     sender = parents(replicas, owner, hosts, rank, mirrors, np.empty(len(hosts), dtype=np.int64))
     near = hosts[sender] == hosts[rank]
     found = {}
@@ -162,7 +160,7 @@ def _levels(
 
 
 def _row_lists(arriving: Sequence[_Arriving], rank: int, lookup: NDArray[np.int64]) -> RowLists:
-    """One route as ``rank`` sees it, from what arrives at every rank; ``lookup``: local row of each vertex held."""
+    """Build the lists of one route for ``rank`` from the arriving rows of all ranks; ``lookup``: local rows."""
     peers = range(len(arriving))
     leaving = {peer: lookup[arriving[peer].of(rank)].astype(np.int32) for peer in peers if len(arriving[peer].of(rank))}
     mine = {peer: lookup[arriving[rank].of(peer)].astype(np.int32) for peer in peers if len(arriving[rank].of(peer))}
@@ -172,7 +170,7 @@ def _row_lists(arriving: Sequence[_Arriving], rank: int, lookup: NDArray[np.int6
 def _local_csr(
     vertices: NDArray[np.int64], targets: NDArray[np.integer], sources: NDArray[np.integer], lookup: NDArray[np.int64]
 ) -> CSR:
-    """The arcs of a rank by local ids; ``lookup`` [V] is overwritten for these vertices."""
+    """Build the CSR of the arcs of a rank in local ids; ``lookup`` [V] is overwritten for these vertices."""
     lookup[vertices] = np.arange(len(vertices))
     indices = index_array(len(targets), len(vertices))
     return CSR(local_rows(targets, sources, lookup, len(vertices), indices), indices, len(vertices))
@@ -182,7 +180,7 @@ def _places(
     vertices: NDArray[np.int64], targets: NDArray[np.integer], sources: NDArray[np.integer], lookup: NDArray[np.int64],
     degrees: NDArray[np.int64], reorder: Reorder,
 ) -> NDArray[np.int64]:  # fmt: skip
-    """Place of each vertex in the wanted order of the rank's local graph, int64 [n]."""
+    """Compute the place of each vertex when the rank's local graph is ordered by ``reorder``, int64 [n]."""
     if reorder == "degree":
         order = np.lexsort((vertices, -degrees[vertices]))
     else:

@@ -8,8 +8,8 @@ from simgnn.graph.bits import members_of
 
 @njit(cache=True)
 def held_vertices(replicas, ranks):  # type: ignore[no-untyped-def]
-    """Vertices grouped by the ranks that hold them, ascending within each, int64 [sum of r_u]; and the first place of
-    each group, int64 [P + 1]. ``replicas`` uint64 [V, words]."""
+    """Group vertices by the ranks that hold them, ascending in each group, int64 [sum of r_u]; also return the first
+    place of each group, int64 [P + 1]. ``replicas`` uint64 [V, words]."""
     starts = np.zeros(ranks + 1, dtype=np.int64)
     members = np.empty(ranks, dtype=np.int64)
     for vertex in range(len(replicas)):
@@ -28,8 +28,8 @@ def held_vertices(replicas, ranks):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def group_arcs(indptr, indices, starts, high, edge_part, ranks, targets, sources):  # type: ignore[no-untyped-def]
-    """Fill ``targets`` and ``sources`` [E] with the stored edges grouped by the rank of their undirected edge, in the
-    order of the CSR within each; returns the first place of each group, int64 [P + 1].
+    """Fill ``targets`` and ``sources`` [E] with the stored edges grouped by the rank of their undirected edge, each
+    group in the order of the CSR. Returns the first place of each group, int64 [P + 1].
 
     Undirected edges are sorted by (lower, higher end): those of lower end u are ``high[starts[u]:starts[u + 1]]``.
     """
@@ -60,7 +60,7 @@ def group_arcs(indptr, indices, starts, high, edge_part, ranks, targets, sources
 
 @njit(cache=True)
 def local_rows(targets, sources, lookup, rows, into):  # type: ignore[no-untyped-def]
-    """Fill ``into`` [arcs] with local ids of the sources of each local row, ascending; returns indptr [rows + 1]."""
+    """Fill ``into`` [arcs] with ascending local ids of the sources of each row. Returns indptr [rows + 1]."""
     pointers = np.zeros(rows + 1, dtype=np.int64)
     for arc in range(len(targets)):
         pointers[lookup[targets[arc]] + 1] += 1
@@ -78,11 +78,12 @@ def local_rows(targets, sources, lookup, rows, into):  # type: ignore[no-untyped
 
 @njit(cache=True)
 def parents(replicas, owner, host, rank, mirrors, members):  # type: ignore[no-untyped-def]
-    """For each of the ``mirrors`` that ``rank`` holds, the rank that it trades with when hosts add up first, int32 [k].
+    """Return, for each of the ``mirrors`` of ``rank``, the rank that it exchanges rows with when hosts sum first, int32
+    [k].
 
-    Of a vertex's replicas on a host, one stands for the host: its master where that is there, else the replica at place
-    id modulo their number, so that vertices spread over ranks. A mirror that stands for its host trades with the
-    master, another with the one that stands for the host. ``members`` [P] is scratch.
+    One replica of a vertex on a host represents that host: the master if it is there, else the replica at index (id
+    modulo the number of replicas there), so that load spreads over ranks. A representing mirror exchanges rows with the
+    master, another mirror with the representing one. ``members`` [P] is scratch memory.
     """
     found = np.empty(len(mirrors), dtype=np.int32)
     for place in range(len(mirrors)):

@@ -30,15 +30,15 @@ class BlockRow(Partitioner):
 
 
 def block_bounds(vertices: int, ranks: int) -> NDArray[np.int64]:
-    """First row of each block and the end, int64 [P + 1]; the first blocks are larger by one. Source: CAGNET's 1D
-    layout, without dropped or padded rows."""
+    """Return the first row of each block and the end of the last, int64 [P + 1]. The first blocks have one row more.
+    Source: CAGNET's 1D layout, without dropped or padded rows."""
     size, larger = divmod(vertices, ranks)
     part = np.arange(ranks + 1, dtype=np.int64)
     return part * size + np.minimum(part, larger)
 
 
 def block_owner(permutation: NDArray[np.int64], ranks: int) -> NDArray[np.int32]:
-    """Owner of each vertex, int32 [V], when the vertices in the order of ``permutation`` [V] are cut into P blocks."""
+    """Compute the owner of each vertex, int32 [V], by cutting ``permutation`` [V] of the vertices into P blocks."""
     owner = np.empty(len(permutation), dtype=np.int32)
     sizes = np.diff(block_bounds(len(permutation), ranks))
     owner[permutation] = np.repeat(np.arange(ranks, dtype=np.int32), sizes)
@@ -46,13 +46,14 @@ def block_owner(permutation: NDArray[np.int64], ranks: int) -> NDArray[np.int32]
 
 
 def random_owner(vertices: int, ranks: int, seed: int) -> NDArray[np.int32]:
-    """A seeded shuffle cut into P blocks: a random partition whose row counts differ by one at most; int32 [V]."""
+    """Compute the owner of each vertex, int32 [V], by a seeded shuffle cut into P blocks that differ by a row at
+    most."""
     return block_owner(np.random.default_rng(seed).permutation(vertices), ranks)
 
 
 def degree_balanced_owner(degrees: NDArray[np.int64], ranks: int) -> NDArray[np.int32]:
-    """Vertices by descending degree (ties: lowest id) dealt over the ranks to and fro; int32 [V]. The last, incomplete
-    deal starts at rank 0, so that the row counts are those of :func:`block_bounds`."""
+    """Compute the owner of each vertex, int32 [V], by dealing vertices over the ranks to and fro, in descending degree
+    (ties: lowest id). The last, incomplete deal starts at rank 0, as in :func:`block_bounds`."""
     vertices = len(degrees)
     place = np.arange(vertices, dtype=np.int64)
     deal, seat = np.divmod(place, ranks)

@@ -1,4 +1,4 @@
-"""Degree-based hashing, a vertex-cut to compare others with."""
+"""Degree-based hashing, a reference vertex-cut."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Dbh(VertexCut):
-    """A seeded hash of an edge's end of lower degree gives its rank, so that hubs are divided and leaves are not."""
+    """The rank of an edge is a seeded hash of its end of lower degree, which divides hubs, but not leaves."""
 
     kind: Literal["dbh"] = "dbh"
 

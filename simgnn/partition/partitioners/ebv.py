@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Ebv(VertexCut):
     """Greedy vertex-cut; ``gamma`` > 0 prefers replicas on one host, 0 is plain EBV. A graph in memory-mapped files is
-    read in pieces. See :mod:`simgnn.partition.algorithms.ebv`."""
+    read in pieces. :mod:`simgnn.partition.algorithms.ebv` describes the algorithm."""
 
     kind: Literal["ebv"] = "ebv"
     gamma: float = Field(default=0.1, ge=0.0, lt=1.0, description="weight of replicas on other hosts; 0: plain EBV")

@@ -1,4 +1,4 @@
-"""High-degree replicated first (HDRF), a vertex-cut to compare others with."""
+"""High-degree replicated first (HDRF), a reference vertex-cut."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Hdrf(VertexCut):
-    """Each edge in turn goes to a rank that has its ends already, above all that of lower degree."""
+    """Streaming vertex-cut that assigns each edge to a rank that has its ends, first of all the end of lower degree."""
 
     kind: Literal["hdrf"] = "hdrf"
     balance: float = Field(default=1.1, ge=0.0, le=1e6, description="weight of what ranks have already (lambda)")

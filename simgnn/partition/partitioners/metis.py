@@ -1,4 +1,4 @@
-"""METIS: edge-cuts of few cut edges."""
+"""METIS: edge-cuts with few cut edges."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +16,12 @@ Balanced = Literal["vertices", "edges", "train", "validation", "test"]
 
 
 class Metis(Partitioner):
-    """METIS, smallest edge cut. One quantity in ``balance``: pymetis; several: DGL's METIS.
+    """METIS, which minimises the edge cut: pymetis for one quantity in ``balance``, DGL's METIS for several.
 
-    ``imbalance``: heaviest part over the mean that one constraint may reach; DGL fixes its own. ``across``: with
-    ``ranks``, all ranks share the graph at once; with ``hosts``, hosts share it first, so that METIS cuts little
-    between them (DistDGL divides among machines: Zheng et al., IA3 2020), then the ranks of each share its part.
+    ``imbalance``: allowed ratio of the heaviest part to the mean, for one quantity; DGL sets its own. ``across``:
+    "ranks" divides the graph among all ranks at once. "hosts" divides it among hosts first, so that few edges are cut
+    between hosts (DistDGL divides among machines: Zheng et al., IA3 2020), and then each part among the ranks of its
+    host.
     """
 
     kind: Literal["metis"] = "metis"
@@ -44,7 +45,7 @@ class Metis(Partitioner):
             yield Refusal(
                 "partition", "imbalance",
                 f"got {self.imbalance} with {len(self.balance)} quantities in partition.balance, expected it only with "
-                "one: DGL's METIS fixes its own; leave it out or balance one quantity",
+                "one, since DGL's METIS sets its own; remove it or balance one quantity",
             )  # fmt: skip
 
     def stated(self) -> dict[str, Any]:
@@ -68,8 +69,8 @@ class Metis(Partitioner):
         return Assignment(nested_owner(graph, hosts, part_of))
 
     def _held_in(self, graph: Graph) -> tuple[Balanced, ...]:
-        """The quantities that a part of the graph can be balanced by. Of several at least two stay, since these imply
-        vertices."""
+        """Return the quantities that a part of the graph can be balanced by. If several are asked for, at least two
+        remain, since several imply vertices."""
         masks = {name: getattr(graph, f"{name}_mask", None) for name in self.balance}
         held = tuple(
             name for name, mask in masks.items() if name in ("vertices", "edges") or (mask is not None and mask.any())

@@ -12,7 +12,7 @@ from simgnn.program.sizes import IntArray
 
 
 class Random(Partitioner):
-    """A seeded shuffle of the vertices, dealt evenly. ``seed``: its own, else that of the experiment."""
+    """Random edge-cut: a seeded shuffle of the vertices, dealt evenly. ``seed``: by default that of the experiment."""
 
     kind: Literal["random"] = "random"
     seed: int | None = Field(default=None, ge=0, description="seed of the shuffle; default: that of the experiment")

@@ -1,4 +1,4 @@
-"""A random vertex-cut, to compare others with."""
+"""A random vertex-cut, for reference."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RandomEdges(VertexCut):
-    """A seeded hash of both ends gives the rank of an edge."""
+    """Random vertex-cut: the rank of an edge is a seeded hash of both ends."""
 
     kind: Literal["random-edges"] = "random-edges"
 

@@ -1,4 +1,4 @@
-"""What vertex-cuts share: the rule that picks the master copy of a vertex among its replicas."""
+"""Base class of vertex-cuts, with the rule that picks the master among the replicas of a vertex."""
 
 from abc import abstractmethod
 from pathlib import Path
@@ -18,8 +18,9 @@ EdgeOrder = Literal["degree-sum", "input", "random"]
 
 
 class VertexCut(Partitioner):
-    """A partitioner that gives each edge a rank; a vertex has a copy on every rank that holds one of its edges.
-    ``master``: the copy that adds up sums; see :func:`simgnn.partition.local.masters.choose_masters`."""
+    """Base class of partitioners that assign each edge to a rank; a vertex has a copy on every rank that holds one of
+    its edges. ``master``: rule that picks the copy that completes sums;
+    :func:`simgnn.partition.local.masters.choose_masters` describes the rules."""
 
     cut: ClassVar[Cut] = "vertex-cut"
 
@@ -29,7 +30,7 @@ class VertexCut(Partitioner):
 
     @abstractmethod
     def assign(self, edges: "UndirectedEdges", hosts: IntArray, seed: int, spill: Path | None) -> "AssignedEdges":
-        """The rank of each undirected edge; ``hosts``, ``seed`` and ``spill`` as in :meth:`divide`."""
+        """Return the rank of each undirected edge; ``hosts``, ``seed`` and ``spill`` as in :meth:`divide`."""
 
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
         # these load Numba and SciPy, which checking an experiment does not need

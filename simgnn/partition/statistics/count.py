@@ -40,9 +40,9 @@ def partition_stats(
     source: str | None = None,
     keep: Callable[[RankGraph], None] = lambda rank: None,
 ) -> PartitionStats:
-    """Statistics of a partition, with a digest over the graph, the partition, the hosts and the order of rows.
-    ``source``: digest of the graph, if known. ``keep`` receives what each rank holds, in rank order; one rank is in
-    memory at a time."""
+    """Count the statistics of a partition, with a digest over the graph, the partition, the hosts and the order of
+    rows. ``source``: digest of the graph, if known. ``keep`` receives the part of the graph on each rank, in rank
+    order; one rank is in memory at a time."""
     hosts = np.asarray(hosts, dtype=np.int64)
     digest = digest_of([source or graph_digest(graph), partition.digest, reorder], [hosts])
     counted = []
@@ -60,7 +60,7 @@ def partition_stats(
 
 
 BY_OWNER = ("received", "halo_feature_nonzeros")
-"""Numbers of halo rows by owner: one rank counts a column."""
+"""Counts of halo rows by owner, of which each rank gives one column."""
 
 
 def _edge_cut_numbers(graph: Graph, local: LocalGraph, ranks: int) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def _edge_cut_numbers(graph: Graph, local: LocalGraph, ranks: int) -> dict[str, 
 
 
 def _locality(graph: Graph, csr: CSR, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Reuse of rows in a rank's aggregation and the transposed one, float64 [bins] by the names of tables; ``rows``:
-    the vertices whose features the rank holds."""
+    """Measure the reuse of rows in a rank's aggregation and in the transposed one: float64 [bins] by table name.
+    ``rows``: the vertices whose features the rank holds."""
     streams = {"locality": csr}
     if graph.sparse_rows is not None:
         # sparse features as the index stream that their product with a weight matrix reads
@@ -106,7 +106,7 @@ def _locality(graph: Graph, csr: CSR, rows: NDArray[np.int64]) -> dict[str, NDAr
 
 
 def _level_rows(replica: ReplicaGraph) -> dict[str, NDArray[Any]]:
-    """Entries of one rank in the tables of ``LEVELS`` and ``BY_HOSTS``; none where all ranks lie on one host."""
+    """Return the entries of one rank in the tables of ``LEVELS`` and ``BY_HOSTS``; none on one host."""
     tables: dict[str, list[tuple[int, ...]]] = {
         name: [(sender, replica.rank, rows) for sender, rows in lists.received.items()]
         for name, lists in replica.levels.items()
@@ -131,18 +131,18 @@ def vertex_cut_stats(
     digest: str,
     counted: Sequence[Mapping[str, NDArray[Any]]] = (),
 ) -> PartitionStats:
-    """Statistics of a vertex-cut: ``rows`` are masters, ``edges`` local arcs, ``halo`` the route of mirrors from their
-    master's rank to their own. ``counted``: locality and level rows of each rank; none where nothing is priced.
+    """Count the statistics of a vertex-cut: ``rows`` are masters, ``edges`` local arcs, ``halo`` the route from the
+    rank of a master to the ranks of its mirrors. ``counted``: locality and level rows of each rank; may be empty.
 
-    Tables besides those of the masks and features, which are as for edge-cuts with masters as owned rows:
+    Tables for masks and features are those of edge-cuts, with masters as owned rows. Further tables:
 
-    - ``mirrors/across``, ``mirrors/within`` int64 [k, 3], where ranks lie on several hosts: (sender, receiver, rows) of
+    - ``mirrors/across``, ``mirrors/within`` int64 [k, 3], when ranks are on several hosts: (sender, receiver, rows) of
       the routes of :class:`~simgnn.partition.local.vertex_cut.ReplicaGraph`, sorted;
-    - ``mirrors/across/hosts`` int64 [k, 4], likewise: (sender, receiver, h, rows of that pair whose vertex lies on h
-      hosts), sorted, without zeros;
+    - ``mirrors/across/hosts`` int64 [k, 4], when ranks are on several hosts: (sender, receiver, h, rows of that pair
+      whose vertex has replicas on h hosts), sorted, without zeros;
     - ``shared_masters`` int64 [P]: masters that have mirrors;
     - ``mirrors/histogram`` int64 [k, 3]: (pair, r, mirrors of that pair whose vertex has r replicas), sorted, without
-      zeros; pairs are places in ``halo``.
+      zeros; pairs are indices into ``halo``.
     """
     assert partition.edge_part is not None
     ranks = partition.ranks
@@ -181,7 +181,7 @@ def vertex_cut_stats(
 
 
 def _histogram(replicas: NDArray[np.uint64], owner: NDArray[np.int32], halo: Route, largest: int) -> NDArray[np.int64]:
-    """The table ``mirrors/histogram``: a dense one would take gigabytes at a thousand ranks."""
+    """Build the table ``mirrors/histogram`` in sparse form: a dense one would need gigabytes at a thousand ranks."""
     pair = np.zeros((replicas.shape[1] * 64, replicas.shape[1] * 64), dtype=np.int64)
     pair[halo.source, halo.target] = np.arange(len(halo.rows))
     stride = largest + 1

@@ -1,17 +1,16 @@
-"""``stats:`` files: what planning needs of a partitioned graph that nobody here can load.
+"""``stats:`` files: statistics of a partitioned graph, with which runs are simulated without the graph.
 
 A TOML file. Table ``[graph]`` has the fields of :class:`~simgnn.graph.graph.GraphFacts`; ``[partition]`` is either
 
-- explicit: ``rows`` and ``edges``, one number a rank, and ``halo``, a list of [owner, rank, rows]; or ``arrays``, a
-  companion ``.npz`` that holds them under the names of :func:`stats_to_parts`;
-- or summary numbers: ``ranks`` with ``replication_factor`` or ``halo_rows`` (rows that one rank receives, one number
-  or one a rank), spread evenly and so marked in ``notes``; ``vertex_imbalance`` and ``edge_imbalance`` (largest over
-  mean) load rank 0 more.
+- explicit: ``rows`` and ``edges``, one number for each rank, and ``halo``, a list of [owner, rank, rows]; or
+  ``arrays``, the name of an ``.npz`` file beside it that holds these arrays under the names of :func:`stats_to_parts`;
+- or summary numbers: ``ranks`` with ``replication_factor`` or ``halo_rows`` (rows that a rank receives, one number for
+  all ranks or one for each). They are spread evenly, and ``notes`` record that; ``vertex_imbalance`` and
+  ``edge_imbalance`` (largest over mean) put more load on rank 0.
 
-Both take ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays) and
+Both forms accept ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays) and
 ``[partition.made_by]``: kind and options of the partitioner. A file that was counted from a graph has
-``[partition.counted_from]``: digests of its sources, and a digest of its own numbers, which is compared when it is
-read.
+``[partition.counted_from]``: digests of its sources, and a digest of its own numbers, which is checked on reading.
 """
 
 from dataclasses import asdict, replace
@@ -61,7 +60,7 @@ def load_stats(path: str | Path) -> PartitionStats:
         arrays["hosts"] = np.array(section.hosts, dtype=np.int64)
     ranks = len(arrays["rows"])
     if section.ranks not in (None, ranks):
-        raise ConfigError(f"{path}: partition.ranks: got {section.ranks}, expected {ranks}, as many as numbers in rows")
+        raise ConfigError(f"{path}: partition.ranks: got {section.ranks}, expected {ranks}, the length of rows")
     arrays.setdefault("hosts", np.zeros(ranks, dtype=np.int64))
     digest, counted = _digest(section.kind, facts, arrays), section.counted_from
     if counted is not None and counted.numbers != digest:
@@ -77,7 +76,7 @@ def load_stats(path: str | Path) -> PartitionStats:
 
 
 def save_stats(stats: PartitionStats, path: str | Path) -> None:
-    """Write a file that :func:`load_stats` reads back: inline when short, else with a companion ``.npz``."""
+    """Write statistics to a ``stats:`` file: few numbers inline, many in an ``.npz`` file beside it."""
     path = Path(path)
     described, arrays = stats_to_parts(stats)
     partition: dict[str, Any] = {"kind": stats.kind, "notes": described["notes"]}
@@ -112,15 +111,15 @@ def _companion(path: Path, name: str) -> dict[str, NDArray[Any]]:
         arrays = read_npz(file)
     except ValueError as error:
         raise ConfigError(
-            f"{path}: partition.arrays: '{name}' cannot be read as .npz ({error}); it lies beside the file: copy both, "
-            "or make both anew with simgnn partition --stats"
+            f"{path}: partition.arrays: '{name}' cannot be read as .npz ({error}). It belongs beside this file: "
+            "copy both, or make both anew with simgnn partition --stats"
         ) from error
     missing = [key for key in BASE if key not in arrays and key != "hosts"]
     unknown = [key for key in arrays if key not in BASE and not key.startswith(TABLE)]
     if missing or unknown:
         raise ConfigError(
             f"{path}: partition.arrays: '{name}' lacks {', '.join(missing) or 'nothing'} and has the unknown "
-            f"{', '.join(unknown) or 'nothing'}; expected {', '.join(BASE)} and {TABLE}NAME"
+            f"{', '.join(unknown) or 'nothing'}; expected the arrays {', '.join(BASE)} and {TABLE}NAME"
         )
     for key in BASE:
         if key in arrays and (arrays[key].ndim != 1 or arrays[key].dtype.kind not in "iu"):
@@ -142,7 +141,7 @@ PLAIN = {"i": np.int64, "u": np.int64, "f": np.float64}
 
 
 def _digest(kind: str, facts: GraphFacts, arrays: dict[str, NDArray[Any]]) -> str:
-    """Digest of all numbers, however wide they are stored, but not of the graph's name."""
+    """Compute the digest of all numbers, independent of their storage width and of the graph's name."""
     numbers = {**asdict(facts), "name": ""}
     stored = [arrays[name] for name in sorted(arrays)]
     plain = [array.astype(PLAIN.get(array.dtype.kind, array.dtype), copy=False) for array in stored]
@@ -152,9 +151,9 @@ def _digest(kind: str, facts: GraphFacts, arrays: dict[str, NDArray[Any]]) -> st
 def spread_arrays(
     section: PartitionSection, facts: GraphFacts, path: str
 ) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """Arrays of a partition with the totals of ``section`` and ``facts``, and notes that name what is spread evenly.
-    Rows, edges and masked vertices: rank 0 holds its imbalance times the mean, the others share the rest. Halo rows of
-    a rank come from all other ranks alike."""
+    """Spread the totals of ``section`` and ``facts`` over ranks, and note which numbers are spread evenly. Of rows,
+    edges and masked vertices, rank 0 holds its imbalance times the mean, and the others share the rest. Halo rows of a
+    rank come from all other ranks equally."""
     assert section.ranks is not None
     ranks = section.ranks
     rows = _loaded(facts.vertices, ranks, section.vertex_imbalance, f"{path}: partition.vertex_imbalance")
@@ -183,7 +182,7 @@ def spread_arrays(
 
 
 def even(total: int, parts: int) -> IntArray:
-    """``total`` in ``parts`` shares that differ by one at most, int64 [parts]."""
+    """Divide ``total`` into ``parts`` integer shares that differ by one at most, int64 [parts]."""
     size, larger = divmod(total, parts)
     return np.array([size + (part < larger) for part in range(parts)], dtype=np.int64)
 
@@ -211,7 +210,7 @@ def _received(section: PartitionSection, vertices: int, path: str) -> IntArray:
     received = [stated] * section.ranks if isinstance(stated, int) else list(stated)
     if len(received) != section.ranks:
         raise ConfigError(
-            f"{path}: partition.halo_rows: got {len(received)} numbers, expected one, or {section.ranks}, one a rank"
+            f"{path}: partition.halo_rows: got {len(received)} numbers, expected 1 or {section.ranks}, one per rank"
         )
     return np.array(received, dtype=np.int64)
 

@@ -1,4 +1,4 @@
-"""PartitionStats: all that planning may know of a partition, as a value and as plain values; and its quality."""
+"""PartitionStats: the numbers of a partition from which a run is planned and simulated; and quality measures."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -13,15 +13,15 @@ from simgnn.graph.graph import MASKS, Graph, GraphFacts
 from simgnn.program.sizes import IntArray, Route
 
 TABLE = "table/"
-"""Prefix of the names of tables among the arrays of a partition."""
+"""Prefix of the array names of tables."""
 BASE = ("hosts", "rows", "edges", "halo/source", "halo/target", "halo/rows")
-"""Names of the arrays that every partition has."""
+"""Names of the arrays that the statistics of every partition have."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """SHA-256 digests of what statistics were counted from: ``graph``; ``cut``, the graph and its division;
-    ``partition``, the cut with the hosts of ranks and the order of rows (None: ranks are on other hosts now)."""
+    """SHA-256 digests of the sources of counted statistics. ``graph``; ``cut``: the graph and its division;
+    ``partition``: the cut, the hosts of ranks and the order of rows (None: ranks were moved to other hosts)."""
 
     graph: str
     cut: str
@@ -29,33 +29,34 @@ class Origin:
 
     @property
     def digests(self) -> frozenset[str]:
-        """The digests that name the partition."""
+        """Return all digests that identify the partition."""
         return frozenset({self.cut} if self.partition is None else {self.cut, self.partition})
 
 
 @dataclass(frozen=True)
 class PartitionStats:
-    """Numbers of one partition into P parts; partition p belongs to rank p.
+    """Statistics of one partition into P parts; part p belongs to rank p.
 
     ``kind``: "edge-cut" (vertices are owned, halo rows are copies) or "vertex-cut" (edges are owned). ``hosts`` int64
     [P], host of each rank. ``rows`` int64 [P], owned vertices. ``edges`` int64 [P], local edges (an edge-cut rank holds
     all in-edges of its rows). ``halo``: the route of halo rows, from owner to the rank that needs them. ``tables``:
-    further named arrays, each defined beside the policy that needs it. Here, for edge-cuts:
+    further named arrays, each documented beside the policy that needs it. Tables of edge-cuts:
 
     - ``train_rows``, ``validation_rows``, ``test_rows`` int64 [P]: labelled rows of each kind that a rank owns;
     - ``feature_nonzeros`` int64 [P]: stored values of the sparse features of owned rows (absent: dense features);
-    - ``halo_feature_nonzeros`` int64 [P, P]: the same for the halo rows, [owner, rank];
-    - ``aggregated_feature_nonzeros`` int64 [P]: places that can be non-zero in the sums of sparse features over each
+    - ``halo_feature_nonzeros`` int64 [P, P]: stored values of the sparse features of halo rows, [owner, rank];
+    - ``aggregated_feature_nonzeros`` int64 [P]: entries that can be non-zero in the sums of sparse features over each
       owned row and its in-neighbours; ``neighbor_feature_nonzeros``: over its in-neighbours alone;
     - ``block_edges`` int64 [P, P]: local edges by owner of their source, [rank, owner];
     - ``cut_edges`` int64 [P]: local edges whose source is a halo row;
-    - ``degrees`` int64 [D, 2]: an in-degree, and how many vertices of the graph have it (in ``stats:`` files);
-    - ``locality/forward``, ``locality/backward`` float64 [P, bins]: :func:`reuse_profile` of the local edges, in order
+    - ``degrees`` int64 [D, 2]: an in-degree, and the number of vertices of the graph that have it (in ``stats:``
+      files);
+    - ``locality/forward``, ``locality/backward`` float64 [P, bins]: :func:`reuse_profile` of the local edges in order
       of aggregation, and of the transposed local edges; ``locality/features/forward``, ``.../backward``: the same of
       the stored values of the sparse features of owned rows, read by row and by column.
 
-    ``notes``: what a ``stats:`` file spreads evenly and nobody counted. ``made_by``: kind and options of the
-    partitioner, if a ``stats:`` file states them. ``origin``: None where it is unknown.
+    ``notes``: which numbers a ``stats:`` file spreads evenly instead of counting them. ``made_by``: kind and options of
+    the partitioner, if a ``stats:`` file states them. ``origin``: None where it is unknown.
     """
 
     facts: GraphFacts
@@ -76,28 +77,28 @@ class PartitionStats:
         return len(self.rows)
 
     def on_hosts(self, hosts: IntArray) -> "PartitionStats":
-        """These statistics with the ranks on ``hosts`` int64 [P]."""
+        """Return a copy of these statistics with the ranks on ``hosts`` int64 [P]."""
         origin = self.origin
         if origin is not None and not np.array_equal(hosts, self.hosts):
             origin = replace(origin, partition=None)
         return replace(self, hosts=hosts, origin=origin)
 
     def halo_rows(self) -> IntArray:
-        """Halo rows that each rank holds, int64 [P]."""
+        """Count the halo rows that each rank holds, int64 [P]."""
         return np.bincount(self.halo.target, self.halo.rows, minlength=self.ranks).astype(np.int64)
 
     def table(self, name: str, needed_by: str) -> NDArray[Any]:
-        """A named table; raises :class:`ConfigError`, which names ``needed_by``, where it is missing."""
+        """Return a named table. Raises :class:`ConfigError`, which names ``needed_by``, when the table is missing."""
         if name not in self.tables:
             raise ConfigError(
                 f"the partition statistics of '{self.facts.name}' have no table '{name}', which {needed_by} needs; "
-                f"they have: {', '.join(sorted(self.tables)) or 'none'}"
+                f"their tables: {', '.join(sorted(self.tables)) or 'none'}"
             )
         return self.tables[name]
 
 
 def stats_to_parts(stats: PartitionStats) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Plain values ("facts", "kind", "digest", "notes") and arrays: those of ``BASE``, and tables as "table/NAME"."""
+    """Convert statistics to plain values ("facts", "kind", "digest", "notes") and arrays ("table/NAME" for tables)."""
     described = {"facts": asdict(stats.facts), "kind": stats.kind, "digest": stats.digest, "notes": list(stats.notes)}
     halo = stats.halo
     base = (stats.hosts, stats.rows, stats.edges, halo.source, halo.target, halo.rows)
@@ -106,7 +107,7 @@ def stats_to_parts(stats: PartitionStats) -> tuple[dict[str, Any], dict[str, NDA
 
 
 def stats_from_parts(described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> PartitionStats:
-    """The inverse of :func:`stats_to_parts`."""
+    """Build statistics from plain values and arrays; the inverse of :func:`stats_to_parts`."""
     return PartitionStats(
         facts=GraphFacts(**described["facts"]),
         kind=described["kind"],
@@ -121,17 +122,17 @@ def stats_from_parts(described: Mapping[str, Any], arrays: Mapping[str, NDArray[
 
 
 DEGREES = "degrees"
-"""Table of ``PartitionStats``: int64 [D, 2], an in-degree and how many vertices have it, ascending."""
+"""Table of ``PartitionStats``, int64 [D, 2]: each in-degree, ascending, and the number of vertices that have it."""
 
 
 def degree_table(csr: CSR) -> NDArray[np.int64]:
-    """The table of a whole graph."""
+    """Count the vertices of each in-degree of a graph: the table ``DEGREES``."""
     return np.stack(np.unique(csr.degrees(), return_counts=True), axis=1).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a partition is.
+    """Quality measures of a partition.
 
     ``edge_cut``: stored (directed) edges whose ends have different owners; None for a vertex-cut. ``copies``: halo
     rows, or mirrors, of all ranks. ``replication_factor``: rows held over V. ``vertex_imbalance``, ``edge_imbalance``:
@@ -156,12 +157,12 @@ class Quality:
     outer_mean: float
 
     def as_dict(self) -> dict[str, int | float | None]:
-        """Plain values, for JSON."""
+        """Convert to plain values for JSON."""
         return asdict(self)
 
 
 def measure(stats: PartitionStats) -> Quality:
-    """Measure a partition. Without a ``cut_edges`` table the edge cut is unknown (None)."""
+    """Compute the quality of a partition. Without a ``cut_edges`` table the edge cut is None."""
     copies = stats.halo_rows()
     cut = int(stats.tables["cut_edges"].sum()) if "cut_edges" in stats.tables else None
     inner, outer = connections(stats)
@@ -185,7 +186,8 @@ def measure(stats: PartitionStats) -> Quality:
 
 
 def connections(stats: PartitionStats) -> tuple[IntArray, IntArray]:
-    """Inner and outer connections of each rank, int64 [P] each: copies held of, plus copies held by, other ranks."""
+    """Count the inner and outer connections of each rank, int64 [P] each: rows that it copies from other ranks, plus
+    copies of its rows on other ranks."""
     near = stats.hosts[stats.halo.source] == stats.hosts[stats.halo.target]
     counts = []
     for chosen in (near, ~near):
@@ -196,18 +198,18 @@ def connections(stats: PartitionStats) -> tuple[IntArray, IntArray]:
 
 
 def over_mean(held: IntArray) -> float:
-    """The largest entry of ``held`` int64 [P] over the mean; 1 where all are zero."""
+    """Divide the largest entry of ``held`` int64 [P] by the mean; 1 when all are zero."""
     total = int(held.sum())
     return float(held.max() * len(held) / total) if total else 1.0
 
 
 TYPES = (*MASKS, "none")
-"""Type of a vertex: the mask that holds it, or none."""
+"""Types of vertices: the mask that contains a vertex, or "none"."""
 
 
 @dataclass(frozen=True)
 class TypeBalance:
-    """How evenly P ranks share the vertices of one type, and the edges that end in them: see :func:`over_mean`."""
+    """Balance over ranks of the vertices of one type, and of the edges that end in them; see :func:`over_mean`."""
 
     type: str
     vertices: int
@@ -217,7 +219,7 @@ class TypeBalance:
 
 
 def vertex_types(graph: Graph) -> NDArray[np.int8]:
-    """Place in :data:`TYPES` of each vertex, int8 [V]."""
+    """Return the type of each vertex as an index into :data:`TYPES`, int8 [V]."""
     types = np.full(graph.vertices, len(MASKS), np.int8)
     for place, name in enumerate(MASKS):
         mask = getattr(graph, f"{name}_mask")
@@ -227,7 +229,7 @@ def vertex_types(graph: Graph) -> NDArray[np.int8]:
 
 
 def type_balances(graph: Graph, owner: NDArray[np.int32], ranks: int) -> tuple[TypeBalance, ...]:
-    """Balance of every type that the graph has, in an edge-cut: a rank holds the edges that end in its vertices.
+    """Compute the balance of every vertex type of an edge-cut; an edge counts on the rank that owns its destination.
     ``owner`` int32 [V]. Source: DistDGL's constraints for METIS, Zheng et al., IA3 2020 (docs/systems/distdgl.md)."""
     bins = vertex_types(graph).astype(np.int64) * ranks + np.asarray(owner)
     cells = len(TYPES) * ranks

@@ -1,6 +1,6 @@
 """The schema of ``stats:`` files, and checks of their arrays: lengths, ranges and totals, each with its key.
 
-The checks find mistakes in files written by hand. A file that was counted from a graph has a digest of its numbers.
+The checks find mistakes in files written by hand; a file that was counted from a graph also has a digest.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,9 +23,9 @@ from simgnn.schema_faults import sentences
 from simgnn.spelling import nearest
 
 LARGEST_RANKS = 2**14
-"""Tables of pairs of ranks have to fit into memory."""
+"""Largest number of ranks, so that tables of pairs of ranks fit into memory."""
 Count = Annotated[int, Field(ge=0, le=2**46, strict=True)]
-"""Small enough that sums over ranks are whole numbers of 64 bits."""
+"""A count, bounded so that sums over ranks fit into 64 bits."""
 Ranks = Annotated[int, Field(ge=1, le=LARGEST_RANKS, strict=True)]
 Imbalance = Annotated[float, Field(ge=1.0)]
 
@@ -55,7 +55,7 @@ class GraphSection(_Table):
     def _masks_fit(self) -> "GraphSection":
         masked = self.train_vertices + self.validation_vertices + self.test_vertices
         if masked > self.vertices:
-            raise ValueError(f"train, validation and test vertices are {masked}, of {self.vertices} vertices in all")
+            raise ValueError(f"train, validation and test vertices: got {masked}, expected at most {self.vertices}")
         return self
 
     def facts(self) -> GraphFacts:
@@ -63,8 +63,8 @@ class GraphSection(_Table):
 
 
 class CountedFrom(_Table):
-    """Table ``[partition.counted_from]``: the digests of an :class:`Origin`, and the digest of the ``numbers`` of the
-    file as they were counted."""
+    """Table ``[partition.counted_from]``: the digests of an :class:`Origin`, and ``numbers``, that of the counted
+    numbers."""
 
     graph: str
     cut: str
@@ -94,8 +94,8 @@ class PartitionSection(_Table):
     @field_validator("made_by", mode="before")
     @classmethod
     def _policy(cls, table: Any) -> dict[str, Any]:
-        """Check the table of a shipped partitioner. That of another one stays as it is: reading statistics imports no
-        code."""
+        """Check ``made_by`` if it names a shipped partitioner. The table of another partitioner is not checked, since
+        reading statistics must not import code."""
         if not isinstance(table, dict):
             raise ValueError("expected a table: kind and options of the policy that made the partition")
         kind = table.get("kind")
@@ -118,22 +118,22 @@ class PartitionSection(_Table):
         summary = [name for name in counts if name in self.model_fields_set and getattr(self, name) is not None]
         forms = [form for form in (explicit, ["arrays"] if self.arrays else [], summary) if form]
         if len(forms) > 1:
-            raise ValueError(f"mixes two forms: {' and '.join(', '.join(form) for form in forms)}; keep one")
+            raise ValueError(f"mixes two forms: {' and '.join(', '.join(form) for form in forms)}; keep one of them")
         if explicit and len(explicit) < 3:
-            raise ValueError(f"got {', '.join(explicit)}; rows, edges and halo are needed together")
+            raise ValueError(f"got only {', '.join(explicit)}; rows, edges and halo are needed together")
         maker = shipped("partition").get(str((self.made_by or {}).get("kind")))
         if maker is not None and cast(type[Partitioner], maker).cut != self.kind:
-            raise ValueError(f"kind: got '{self.kind}', but made_by names a partitioner that makes the other cut")
+            raise ValueError(f"kind: got '{self.kind}', but the partitioner in made_by makes the other kind of cut")
         if not explicit and not self.arrays:
             if self.ranks is None:
-                raise ValueError("needs ranks with replication_factor or halo_rows; or rows, edges and halo; or arrays")
+                raise ValueError("expected ranks and replication_factor or halo_rows, or rows, edges, halo, or arrays")
             if self.ranks > 1 and (self.replication_factor is None) == (self.halo_rows is None):
-                raise ValueError("needs replication_factor or halo_rows, one of the two")
+                raise ValueError("expected exactly one of replication_factor and halo_rows")
         return self
 
 
 class StatsFile(_Table):
-    """The whole file."""
+    """A whole ``stats:`` file."""
 
     format: Literal[1] = 1
     graph: GraphSection
@@ -141,7 +141,7 @@ class StatsFile(_Table):
 
 
 def read_schema(path: Path, table: Mapping[str, Any]) -> StatsFile:
-    """Check a table; a :class:`ConfigError` has one line for each fault, with its key."""
+    """Check the content of a ``stats:`` file. Raises :class:`ConfigError` with a line for each fault."""
     try:
         return StatsFile.model_validate(table)
     except ValidationError as error:
@@ -149,18 +149,18 @@ def read_schema(path: Path, table: Mapping[str, Any]) -> StatsFile:
 
 
 Fault = tuple[str, str]
-"""Key in ``[partition]`` and what is wrong with it."""
+"""A key in ``[partition]`` and the problem with it."""
 LOCALITY = ("locality/forward", "locality/backward", "locality/features/forward", "locality/features/backward")
 SPARSE = ("feature_nonzeros", "neighbor_feature_nonzeros", "aggregated_feature_nonzeros", "halo_feature_nonzeros")
 LARGEST = 2**46
-"""Upper bound of the numbers of a table, so that sums over ranks fit into 64 bits."""
+"""Upper bound of the numbers in a table, so that sums over ranks fit into 64 bits."""
 
 
 @dataclass(frozen=True)
 class TableForm:
-    """The form of a named table. ``shape``: None is any length. ``shares``: it holds shares in 0..1, not whole numbers.
-    ``below``: exclusive upper bounds of its first columns, which are indices. ``total``: a key of the file, and the
-    number to add up to."""
+    """Expected form of a named table. ``shape``: None is any length. ``shares``: values are shares in 0..1, not whole
+    numbers. ``below``: exclusive upper bounds of the first columns, which are indices. ``total``: the key of a total in
+    the file and its value, to which the table adds up."""
 
     shape: tuple[int | None, ...]
     shares: bool = False
@@ -169,7 +169,7 @@ class TableForm:
 
 
 def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
-    """Every table that a partition of this size may have, by name."""
+    """Return the expected form of every table that a partition of this size may have, by name."""
     P, facts = stats.ranks, stats.facts
     one_a_rank = dict.fromkeys((*SPARSE[1:3], "cut_edges", SHARED), TableForm((P,)))
     totals = {f"{name}_rows": f"{name}_vertices" for name in MASKS} | {SPARSE[0]: "feature_nonzeros"}
@@ -187,14 +187,14 @@ def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
 
 
 def check_base(arrays: Mapping[str, IntArray], facts: GraphFacts, path: str) -> None:
-    """Raise :class:`ConfigError` where the arrays of ``BASE`` (int64) are of different lengths, out of range, or do not
-    add up to ``facts``."""
+    """Check lengths, ranges and totals of the ``BASE`` arrays (int64) against ``facts``; raises
+    :class:`ConfigError`."""
     for faults in (_lengths(arrays), _ranges(arrays, facts), _sums(arrays, facts)):
         _raise(path, faults)
 
 
 def check_tables(stats: PartitionStats, path: str) -> PartitionStats:
-    """``stats`` with its tables as int64, shares as float64; :class:`ConfigError` with every fault of the tables."""
+    """Return ``stats`` with tables as int64, shares as float64. Raises :class:`ConfigError` with all faults."""
     forms = table_forms(stats)
     _raise(path, (fault for name in stats.tables for fault in _form_fault(name, stats.tables[name], forms)))
     tables: dict[str, Any] = {
@@ -216,12 +216,12 @@ def _raise(path: str, faults: Iterable[Fault]) -> None:
 def _lengths(arrays: Mapping[str, IntArray]) -> Iterator[Fault]:
     ranks = len(arrays["rows"])
     if not 1 <= ranks <= LARGEST_RANKS:
-        yield "rows", f"got {ranks} numbers, expected one a rank, of 1..{LARGEST_RANKS} ranks"
+        yield "rows", f"got {ranks} numbers, expected one for each of 1..{LARGEST_RANKS} ranks"
     for key in ("edges", "hosts"):
         if len(arrays[key]) != ranks:
-            yield key, f"got {len(arrays[key])} numbers, expected {ranks}, as many as in rows"
+            yield key, f"got {len(arrays[key])} numbers, expected {ranks}, the length of rows"
     if len({len(arrays[key]) for key in BASE[3:]}) > 1:
-        yield "halo", "owners, ranks and rows differ in length"
+        yield "halo", "the lists of owners, ranks and rows differ in length"
 
 
 def _ranges(arrays: Mapping[str, IntArray], facts: GraphFacts) -> Iterator[Fault]:
@@ -239,24 +239,24 @@ def _sums(arrays: Mapping[str, IntArray], facts: GraphFacts) -> Iterator[Fault]:
             yield key, f"add up to {int(arrays[key].sum())}, but graph.{name} = {total}"
     source, target, rows = (arrays[key] for key in BASE[3:])
     if np.any(source == target):
-        yield "halo", "a rank has no halo rows of its own"
+        yield "halo", "got a pair of a rank with itself: a rank has no halo rows from itself"
     if np.any(np.diff(source * len(arrays["rows"]) + target) <= 0):
-        yield "halo", "a pair of ranks is named twice, or pairs are not in order"
+        yield "halo", "a pair (owner, rank) occurs twice, or pairs are not in ascending order"
     if np.any(rows > arrays["rows"][source]):
-        yield "halo", "a rank gets more rows of an owner than the owner has"
+        yield "halo", "a rank receives more rows from an owner than the owner has"
 
 
 def _form_fault(name: str, table: NDArray[Any], forms: Mapping[str, TableForm]) -> Iterator[Fault]:
     form, key = forms.get(name), f"tables.{name}"
     if form is None:
-        yield key, f"unknown table{nearest(name, tuple(forms))}; there are {', '.join(forms)}"
+        yield key, f"unknown table{nearest(name, tuple(forms))}; known tables: {', '.join(forms)}"
     elif table.ndim != len(form.shape) or any(
         want not in (None, got) for want, got in zip(form.shape, table.shape, strict=True)
     ):
         wanted = ", ".join("any" if length is None else str(length) for length in form.shape)
         yield key, f"got numbers of shape {list(table.shape)}, expected [{wanted}]"
     elif table.dtype.kind not in ("fiu" if form.shares else "iu"):
-        yield key, f"got {table.dtype} numbers, expected {'shares' if form.shares else 'whole ones'}"
+        yield key, f"got {table.dtype} numbers, expected {'shares' if form.shares else 'whole numbers'}"
 
 
 def _number_faults(name: str, table: NDArray[Any], form: TableForm, stats: PartitionStats) -> Iterator[Fault]:
@@ -270,9 +270,9 @@ def _number_faults(name: str, table: NDArray[Any], form: TableForm, stats: Parti
     elif np.any((table < 0) | (table > LARGEST)):
         yield key, f"got {table.min()}..{table.max()}, expected numbers in 0..{LARGEST}"
     elif form.below and np.any(table[:, : len(form.below)] >= form.below):
-        yield key, f"expected numbers below {', '.join(map(str, form.below))} in its first columns"
+        yield key, f"expected numbers below {', '.join(map(str, form.below))} in the first columns"
     elif name in SPARSE and facts.feature_nonzeros is None:
-        yield key, "describes sparse features, but graph.feature_nonzeros is missing"
+        yield key, "this table is for sparse features, but graph.feature_nonzeros is missing"
     elif form.total is not None and total != form.total[1]:
         yield key, f"add up to {total}, expected {form.total[0]} = {form.total[1]}"
     elif name == DEGREES:
