@@ -1,4 +1,4 @@
-"""A calibration as one HTML page: tables, measured against predicted, residuals."""
+"""Report of a calibration as one HTML page: tables, measured against predicted times, residuals."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ RULES = (
 
 
 class Point(NamedTuple):
-    """A sample and what the profile predicts; ``noise_s``: median absolute deviation of its repeats."""
+    """A measured sample and its prediction; ``noise_s``: median absolute deviation of its repeats."""
 
     group: str
     label: str
@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 
 def points(calibration: "Calibration", files: "Sequence[SampleFile]") -> Iterator[Point]:
-    """Samples of work, collectives and messages (no exchanges), against the profile that was fitted to all of them."""
+    """Compare samples of work, collectives and messages (no exchanges) with the profile fitted to all of them."""
     profile = calibration.profile
     names = [name for name, _ in profile.topology.host_names()]
     kinds = [host.devices[0].type for _, host in profile.topology.host_names()]
@@ -73,7 +73,7 @@ def _point(sample: "Sample", level: str, predicted: float, measured: float) -> P
 
 
 def write_report(calibration: "Calibration", files: "Sequence[SampleFile]", path: Path) -> None:
-    """Write the page, whole or not at all."""
+    """Write the HTML page atomically."""
     meta = calibration.profile.meta
     facts = [
         [key, str(value)] for key, value in (("machine", meta.description), ("date", meta.date), *meta.versions.items())

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages of text, tables and plots; they need nothing from the network."""
+"""Self-contained HTML pages of text, tables and plots, which need no network access."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ STYLE = (
 
 
 def write_page(path: Path, title: str, parts: "Sequence[str | go.Figure]") -> None:
-    """Write a page of ``parts``, HTML or figures, whole or not at all."""
+    """Write a page of ``parts``, HTML text or figures, atomically."""
     body = [f"<h1>{html.escape(title)}</h1>"]
     figures = 0
     for part in parts:
@@ -33,12 +33,12 @@ def write_page(path: Path, title: str, parts: "Sequence[str | go.Figure]") -> No
 
 
 def paragraphs(lines: Sequence[str]) -> str:
-    """Each line as a paragraph."""
+    """Return each line as an HTML paragraph."""
     return "\n".join(f"<p>{html.escape(line)}</p>" for line in lines)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
-    """A table, with a row of column names where there are any."""
+    """Return an HTML table, with a header row if ``columns`` has any text."""
 
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
@@ -49,8 +49,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
 
 
 def scatter(groups: Mapping[str, Mapping[str, Any]], across: str, upright: str, diagonal: bool = True) -> "go.Figure":
-    """Points on logarithmic axes titled ``across`` and ``upright``, a colour a group (``x``, ``y`` and what else plotly
-    takes); ``diagonal``: a line where both are equal."""
+    """Plot points on logarithmic axes titled ``across`` and ``upright``, one colour for each group (``x``, ``y`` and
+    other arguments of plotly); ``diagonal``: add a line where both are equal."""
     # plotly: loaded when a report is written
     import plotly.graph_objects as go
 

@@ -1,5 +1,5 @@
-"""Traces as Chrome trace-event JSON, which ui.perfetto.dev loads: one process a rank, one track a stream, counters for
-memory and link use. Several runs may stand side by side in one file."""
+"""Traces as Chrome trace-event JSON, which ui.perfetto.dev loads: one process for each rank, one track for each stream,
+counters for memory and link use. One file can show several runs side by side."""
 
 import json
 from collections import defaultdict
@@ -21,7 +21,7 @@ from simgnn.tomlfile import write_atomically
 
 MICROSECONDS = 1e6
 PROCESSES = 10_000
-"""Process numbers that a run may use: its ranks, then its links."""
+"""Number of process ids reserved for each run: its ranks, then its links."""
 Event = dict[str, Any]
 Steps = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -29,10 +29,10 @@ Steps = tuple[NDArray[np.float64], NDArray[np.float64]]
 def write_perfetto(
     runs: Mapping[str, Path], out: Path, epochs: int | None = None, predictions: Sequence[str] = ()
 ) -> None:
-    """Write one trace with the ranks of every run, named ``label rank N``; ``epochs`` keeps only the first so many.
+    """Write one trace with the ranks of every run, named ``label rank N``, up to ``epochs`` epochs (None: all).
 
     Runs whose label is in ``predictions`` also get a process with a counter of the bytes per second on each link.
-    Raises :class:`ConfigError` when a directory holds no trace.
+    Raises :class:`ConfigError` when a directory has no trace.
     """
     events: list[Event] = []
     for position, (label, path) in enumerate(runs.items()):
@@ -71,8 +71,8 @@ def _events(label: str, run: RunDirectory, first_process: int, epochs: int | Non
             start, length = row["issued_s"] * MICROSECONDS, row["wait"] * MICROSECONDS
             events.append({**base, "name": "wait", "cat": "wait", "ts": start, "dur": length})
         start, length = row["started_s"] * MICROSECONDS, (row["ended_s"] - row["started_s"]) * MICROSECONDS
-        told = {key: row[key] for key in ("epoch", "step", "bytes_sent")}
-        events.append({**base, "name": row["op"], "cat": row["kind"], "ts": start, "dur": length, "args": told})
+        details = {key: row[key] for key in ("epoch", "step", "bytes_sent")}
+        events.append({**base, "name": row["op"], "cat": row["kind"], "ts": start, "dur": length, "args": details})
     return events
 
 
@@ -86,7 +86,7 @@ def _counter(name: str, process: int, times_s: Iterable[float], values: Iterable
 
 
 def _sent(process: int, sending: Any) -> list[Event]:
-    """Mean rate at which a rank sends, from the bytes of each op spread over its transfer."""
+    """Counter of the mean rate at which a rank sends: the bytes of each op, spread over its transfer."""
     start, end = sending["started_s"].to_numpy(), sending["ended_s"].to_numpy()
     rate = sending["bytes_sent"].to_numpy() / np.maximum(end - start, 1e-12)
     times = np.concatenate([start, end])
@@ -97,11 +97,11 @@ def _sent(process: int, sending: Any) -> list[Event]:
 
 
 def link_use(run: RunDirectory, epochs: int | None = None) -> dict[str, Steps]:
-    """Name of each link that carried a message -> instants in seconds, and bytes per second from each on.
+    """Map the name of each link that carried a message to instants in seconds and the bytes per second from each on.
 
     The bytes of each message are spread evenly from the start of its op to its end. Only messages of pairwise ops whose
-    sizes the program states are shown, no collectives or decided sizes. The simulator shares links flow by flow: this
-    is the mean over each op, made for the eye.
+    sizes the program fixes are shown, no collectives or decided sizes. The simulator shares links flow by flow; this is
+    the mean over each op, meant for display.
     """
     program = load_program(run.plan)
     machine = Machine.place(load_profile(str(run.hardware)), program.hosts)

@@ -1,4 +1,4 @@
-"""Tables and lines on a terminal, or in a pipe at a fixed width."""
+"""Tables and lines for a terminal, or for a pipe at a fixed width."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PIPE_WIDTH = 160
-"""Characters a line where standard output is no terminal: wide enough that no number is folded."""
+"""Line width when standard output is not a terminal: wide enough that numbers are not wrapped."""
 
 
 def terminal() -> "Console":
-    """A console on standard output that prints text as it is."""
+    """Return a console on standard output that prints text without markup."""
     # rich is loaded for output only, so that help of a command starts fast
     from rich.console import Console
 
@@ -20,7 +20,7 @@ def terminal() -> "Console":
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
-    """A table on standard output; the first ``left`` columns are left-aligned, the others right-aligned."""
+    """Print a table; the first ``left`` columns are left-aligned, the others right-aligned."""
     # rich is loaded for output only, so that help of a command starts fast
     from rich.table import Table
 

@@ -1,11 +1,11 @@
-"""Comparisons as tables on a terminal."""
+"""Comparisons of two runs as tables on a terminal."""
 
 from simgnn.analysis.compare import Comparison, Difference, EnergyDifference
 from simgnn.record.energy import joules_text
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Epoch error, error per op kind split into compute, wait and transfer, and the ops that differ most."""
+    """Print the epoch error, the error of each op kind (compute, wait, transfer), and the ops that differ most."""
     # rich: loaded when a table is printed
     from rich.console import Console
     from rich.table import Table
@@ -38,7 +38,7 @@ def print_comparison(comparison: Comparison) -> None:
         f"payload between ranks: {comparison.bytes_differ} bytes and {comparison.messages_differ} messages differ"
     )
     if comparison.batches_differ is not None:
-        why = "took other rows, took them from elsewhere, or are told by one side only"
+        why = "differ in their rows or row sources, or are recorded by one side only"
         console.print(f"mini-batches: {comparison.batches_differ} {why}")
     console.print(_energy(comparison.energy, comparison.sides, differs), markup=False, highlight=False)
     table = Table(title=f"Mean over ranks, seconds of an epoch: {first} / {second} ({differs})")
@@ -70,10 +70,10 @@ def _energy(energy: EnergyDifference, sides: tuple[str, str], differs: str) -> s
         (energy.predicted_unknown, energy.measured_unknown),
         strict=True,
     )
-    told = [f"{side} {f'unknown ({why})' if joules is None else joules_text(joules)}" for side, joules, why in found]
+    parts = [f"{side} {f'unknown ({why})' if joules is None else joules_text(joules)}" for side, joules, why in found]
     if energy.error is not None:
-        told.append(f"{differs} {_percent(energy.error)}")
-    return f"energy of an epoch: {', '.join(told)}"
+        parts.append(f"{differs} {_percent(energy.error)}")
+    return f"energy of an epoch: {', '.join(parts)}"
 
 
 def _s(seconds: float) -> str:

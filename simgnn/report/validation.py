@@ -15,7 +15,7 @@ Rows = list[list[str]]
 
 
 def print_scoreboard(board: Scoreboard) -> None:
-    """Cases, score of every predictor, parts, bars, sensitivity and drift."""
+    """Print cases, scores of all predictors, parts, accuracy limits, sensitivity and drift."""
     for title, columns, rows in _tables(board):
         if rows:
             print_table(title, columns, rows)
@@ -24,19 +24,19 @@ def print_scoreboard(board: Scoreboard) -> None:
 
 
 def closing_lines(board: Scoreboard) -> list[str]:
-    """What a reader must know, in sentences."""
+    """Summary sentences below the tables: error, drift, notes, undetected variants and coverage."""
     overall = next(line.score for line in board.lines if line.predictor == SIMULATOR and line.group == "all")
     drift = board.drift
     lines = [
         f"median absolute error {_percent(overall.median_error)}, largest {_percent(overall.max_error)}, "
         f"n = {overall.n}",
-        f"reference work took {drift.least:.2f} to {drift.most:.2f} (median {drift.median:.2f}) times as long beside "
-        "the runs as beside the calibration; no prediction is corrected by it",
+        f"reference work took {drift.least:.2f} to {drift.most:.2f} (median {drift.median:.2f}) times as long during "
+        "the runs as during calibration; predictions are not corrected for this drift",
         *board.notes,
         *(f"not noticed: {entry.variant}: {entry.why}" for entry in board.sensitivity if entry.why is not None),
     ]
     if overall.coverage is None:
-        lines.append("no prediction interval was given: coverage cannot be told")
+        lines.append("no prediction has an interval, so coverage is unknown")
     else:
         lines.append(
             f"{_percent(overall.coverage)} of the measured medians lie inside the 90 % interval; "
@@ -47,7 +47,7 @@ def closing_lines(board: Scoreboard) -> list[str]:
 
 
 def write_report(board: Scoreboard, path: Path) -> None:
-    """Write the page, whole or not at all."""
+    """Write the scoreboard as an HTML page, atomically."""
     groups = {
         topology: _points([line for line in board.cases if line.case.topology == topology])
         for topology in dict.fromkeys(line.case.topology for line in board.cases)
@@ -60,7 +60,7 @@ def write_report(board: Scoreboard, path: Path) -> None:
 
 
 def _points(lines: Sequence[CaseLine]) -> dict[str, Any]:
-    """Measured against predicted epochs; bars across: run-to-run spread, upright: 90 % interval."""
+    """Measured against predicted epochs; error bars across: spread between runs, upright: 90 % interval."""
     return {
         "x": [line.measured_s for line in lines],
         "y": [line.predicted_s for line in lines],
@@ -149,7 +149,7 @@ def _percent(value: float | None, signed: bool = False) -> str:
 
 
 def print_published(board: PublishedBoard) -> None:
-    """Predictions beside published results: every row, then the figures of merit and the assumptions behind them."""
+    """Print predictions beside published results: every row, then figures of merit and assumptions."""
     columns = ["system", "graph", "model", "layers", "GPUs", "published", "predicted", "range", "factor"]
     columns += ["out of order", "memory"]
     rows = [
@@ -189,7 +189,7 @@ def _figure(value: float | None) -> str:
 
 
 def print_collectives(board: CollectiveBoard) -> None:
-    """Mean error of predicted collectives in every table, then in all."""
+    """Print the mean error of predicted collectives by table, then of all tables."""
     columns = ["held out", "table", "n", "mean error", "noise forgiven"]
     rows = [
         [line.held_out, line.table, str(line.n), f"{100 * line.mean:.1f} %", f"{100 * line.judged:.1f} %"]

@@ -10,8 +10,7 @@ DAY_S = 86_400
 
 
 def to_ps(seconds: float, what: str) -> int:
-    """Convert seconds to ticks, rounded to the nearest. ``what`` names their source in the error for an invalid
-    time."""
+    """Convert seconds to ticks, rounded to the nearest. ``what`` names the priced thing in an error message."""
     if not 0.0 <= seconds < FOREVER_PS / PICOSECONDS:
         raise HardwareError(
             f"{what} takes {seconds:.4g} s by the hardware profile, expected 0 to {FOREVER_PS // PICOSECONDS} s. "

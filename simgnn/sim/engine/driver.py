@@ -37,8 +37,7 @@ UNKNOWN = -1
 
 @dataclass(eq=False)
 class SharedTurn:
-    """The shared part of a turn in flight. ``sized``: turn of its sizes; ``ranks``: number of ranks with unfinished
-    ops."""
+    """Shared state of a turn in flight. ``sized``: turn of its sizes; ``ranks``: number of ranks with ops left."""
 
     sized: Turn
     template: CompiledTemplate

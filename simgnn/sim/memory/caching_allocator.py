@@ -1,10 +1,10 @@
-"""Device memory that PyTorch keeps for what a rank holds: its caching allocator's rules, replayed.
+"""Device memory that PyTorch reserves for the tensors of a rank: a replay of the rules of its caching allocator.
 
-Requests are rounded up to 512 B. Up to 1 MiB they are cut from segments of 2 MiB; larger ones, kept apart, from
-segments of 20 MiB, or from 10 MiB on from one of their own, rounded up to 2 MiB. The smallest free block that is
-large enough serves; what is left over becomes a free block if it has 512 B (small) or more than 1 MiB (large). Blocks
-that are returned join their free neighbours; segments stay with the process. Source: PyTorch's notes on CUDA semantics
-("Memory management") and the constants of its header c10/core/AllocatorConfig.h.
+Requests are rounded up to 512 B. Up to 1 MiB they are cut from segments of 2 MiB; larger ones, in a separate pool, from
+segments of 20 MiB; from 10 MiB on each gets its own segment, rounded up to 2 MiB. The smallest free block that is large
+enough is used; its rest becomes a free block if it has 512 B (small) or more than 1 MiB (large). Returned blocks merge
+with their free neighbours; segments stay with the process. Source: PyTorch's notes on CUDA semantics ("Memory
+management") and the constants of its header c10/core/AllocatorConfig.h.
 
 Assumed: no CUDA device has run a program here, so nothing of this was compared with ``max_memory_reserved``. Left out:
 a pool for each stream, memory that is returned to the device when a request fails, CUDA's context and NCCL's buffers.
@@ -18,13 +18,13 @@ SMALL = 2**20
 """The largest request that is served from small segments."""
 SMALL_SEGMENT, LARGE_SEGMENT = 2 * 2**20, 20 * 2**20
 OWN_SEGMENT = 10 * 2**20
-"""Requests from here on get a segment of their own, in steps of ``ROUND_LARGE``."""
+"""Requests of at least this size get their own segment, rounded up to ``ROUND_LARGE``."""
 ROUND_LARGE = 2 * 2**20
 
 
 def reserved_bytes(always: Sequence[int], keys: Sequence[int], changes: Sequence[int]) -> int:
-    """Bytes of all segments after ``always`` (never returned) and then every change in order: ``changes[i]`` bytes are
-    taken for ``keys[i]``, or, where negative, what that key took is returned."""
+    """Bytes of all segments after the blocks ``always`` (never returned) and then every change in order: ``changes[i]``
+    bytes are allocated for ``keys[i]``, or, where negative, the block of that key is freed."""
     small, large = _Pool(BLOCK), _Pool(SMALL + 1)
 
     def pool(nbytes: int) -> "_Pool":
@@ -45,7 +45,7 @@ def reserved_bytes(always: Sequence[int], keys: Sequence[int], changes: Sequence
 
 
 class _Pool:
-    """Segments of one kind. ``least``: bytes that must be left over for a block to be cut."""
+    """Segments of one kind. ``least``: smallest rest for which a block is split."""
 
     def __init__(self, least: int) -> None:
         self.reserved = 0
@@ -61,7 +61,7 @@ class _Pool:
         self._segments = 0
 
     def take(self, nbytes: int) -> tuple[int, int]:
-        """A block for a request: its segment and where it starts there. Nothing is taken for no bytes."""
+        """Allocate a block; return its segment and its start there. A request of 0 bytes takes nothing."""
         if nbytes == 0:
             return (-1, 0)
         size = -(-nbytes // BLOCK) * BLOCK
@@ -83,7 +83,7 @@ class _Pool:
         return (segment, start)
 
     def give(self, block: tuple[int, int]) -> None:
-        """Return what :meth:`take` gave."""
+        """Free a block that :meth:`take` returned."""
         segment, start = block
         if segment < 0:
             return
@@ -111,7 +111,7 @@ class _Pool:
 
 
 def segment_bytes(size: int) -> int:
-    """Bytes that are asked of the device for a request that no free block serves."""
+    """Size of the segment that is allocated for a request that no free block can serve."""
     if size <= SMALL:
         return SMALL_SEGMENT
     return LARGE_SEGMENT if size < OWN_SEGMENT else -(-size // ROUND_LARGE) * ROUND_LARGE

@@ -1,4 +1,4 @@
-"""Who holds how many bytes from when to when: spans of time of buffers, and of what ops hold while they run."""
+"""Spans of time in which ranks hold memory: for buffers, and for scratch memory of running ops."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -12,13 +12,14 @@ from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.flow_table import Bools, Ints
 
 SCRATCH = "scratch"
-"""Stands for a buffer's name where an op holds memory beside the program's buffers."""
+"""Name that stands for a buffer's name in spans of scratch memory."""
 COLUMNS = ("rank", "begin", "end", "nbytes", "buffer", "op_id", "epoch")
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of ticks in which a rank holds a buffer (place in ``names``) that an op takes; int64 [n] each."""
+    """Spans of ticks in which ranks hold a buffer (position in ``names``), allocated by op ``op_id``; int64 [n]
+    each."""
 
     rank: Ints
     begin: Ints
@@ -30,25 +31,26 @@ class Spans:
     names: tuple[str, ...]
 
     def where(self, mask: Bools) -> "Spans":
-        """The spans that a mask [n] keeps."""
+        """Select the spans where a mask [n] is true."""
         return replace(self, **{name: getattr(self, name)[mask] for name in COLUMNS})
 
     def joined(self, other: "Spans") -> "Spans":
-        """These and others, whose buffers are numbered after these."""
+        """Append the spans of ``other``; its buffers get numbers after those of this object."""
         both = {name: np.concatenate((getattr(self, name), getattr(other, name))) for name in COLUMNS}
         return Spans(**both, names=(*self.names, *other.names))
 
     def in_space(self, program: Program, space: str) -> Bools:
-        """Whose bytes lie in a space, bool [n]."""
+        """Which spans belong to buffers in a memory space, bool [n]."""
         spaces = {name: program.buffers[name].space if name in program.buffers else "device" for name in self.names}
         return self.named({name for name, found in spaces.items() if found == space})
 
     def named(self, names: Set[str]) -> Bools:
-        """Whose buffer is one of these, bool [n]."""
+        """Which spans belong to buffers with given names, bool [n]."""
         return np.isin(self.buffer, [place for place, name in enumerate(self.names) if name in names])
 
     def changes(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Every take and return (negative), by place, time, returns first: (place, span, tick, bytes), [2 n] each."""
+        """Allocations and (negative) releases by place, time, releases first: (place, span, tick, bytes), [2 n]
+        each."""
         here = place[self.rank]
         change = np.concatenate((self.nbytes, -self.nbytes))
         tick = np.concatenate((self.begin, self.end))
@@ -57,13 +59,13 @@ class Spans:
         return here[span], span, tick[order], change[order]
 
     def levels(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Bytes held after each change, ordered by place and time: (place, span that comes or goes, tick, bytes)."""
+        """Bytes held after each change, by place and time: (place, span that begins or ends, tick, bytes)."""
         here, span, tick, change = self.changes(place)
         # Every span ends, so the running sum is back at zero where the next place begins.
         return here, span, tick, np.cumsum(change)
 
     def peaks(self, always: Ints, place: Ints) -> IntArray:
-        """Most bytes held at once in each place, on top of what is ``always`` there."""
+        """Peak bytes held at once in each place, on top of the bytes ``always`` held there."""
         here, _, _, level = self.levels(place)
         most = np.zeros(len(always), dtype=np.int64)
         np.maximum.at(most, here, level)
@@ -71,13 +73,13 @@ class Spans:
 
 
 def always_held(program: Program) -> frozenset[str]:
-    """Buffers that are there all the time: lasting ones, and those that outlive a turn, but for :func:`made_once`."""
+    """Buffers allocated for the whole run: lasting ones, and those that outlive a turn, except :func:`made_once`."""
     lasting = {buffer.name for buffer in program.buffers.values() if buffer.lasting}
     return (carried(program) - made_once(program)) | lasting
 
 
 def handed_over(program: Program) -> frozenset[str]:
-    """Device buffers that need no memory on a CPU: the executor hands over a host buffer that is always there."""
+    """Device buffers that need no memory on a CPU, since the executor uses a permanent host buffer for them."""
     ops, held = (op for _, op in program.ops if op.scratch.handed_over), always_held(program)
     pairs = (pair for op in ops for pair in zip(op.reads, op.writes, strict=True))
     return frozenset(device.buffer for host, device in pairs if host.buffer in held)
@@ -134,7 +136,7 @@ def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> S
 
 
 def scratch_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], number: int) -> Spans:
-    """A span for each op that holds memory while it runs; all are numbered as one more buffer, ``number``."""
+    """Spans of the ops that use scratch memory while they run, numbered as one more buffer, ``number``."""
     nbytes = np.zeros(len(ticks["op_id"]), dtype=np.int64)
     for op_id, (_, op) in enumerate(program.ops):
         if not op.scratch.sizes:
@@ -149,7 +151,7 @@ def scratch_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], num
 
 
 def scratch_bytes(sizes: Sizes, scratch: Scratch, epoch: int, step: int, stated_by: str) -> IntArray:
-    """Bytes of memory beside the buffers on every rank in one turn, int64 [P]."""
+    """Bytes of scratch memory on every rank in one turn, int64 [P]."""
     return scratch.at(lambda size: sizes.at_most(size, epoch, step, stated_by))
 
 
@@ -160,7 +162,7 @@ def all_copies_bytes(sizes: Sizes, name: str, epoch: int, step: int) -> IntArray
 
 
 def most_bytes(sizes: Sizes, name: str) -> IntArray:
-    """Bytes of a buffer that is there all the time, int64 [P]; where its rows differ by turn, those of the largest."""
+    """Bytes of a permanent buffer, int64 [P]; where its number of rows varies by turn, the largest."""
     buffer = sizes.program.buffers[name]
     if not isinstance(buffer.rows, Column) or not buffer.lasting:
         return all_copies_bytes(sizes, name, 0, 0)
@@ -168,7 +170,7 @@ def most_bytes(sizes: Sizes, name: str) -> IntArray:
 
 
 def _by_turn(ticks: Mapping[str, Ints], rows: Ints, static: bool) -> list[tuple[tuple[int, int], Ints]]:
-    """Some rows by turn, as ((epoch, step), places in ``rows``); ``static``: all of them with the first row's turn."""
+    """Group rows by turn, as ((epoch, step), places in ``rows``); ``static``: one group, with the turn of the first."""
     if not len(rows):  # an op of a template that no turn has
         return []
     epoch, step = ticks["epoch"][rows], ticks["step"][rows]

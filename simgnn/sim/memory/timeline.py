@@ -1,11 +1,11 @@
 """Memory over time, from buffer lifetimes.
 
-Persistent buffers, rings (``depth`` copies) and buffers that carry rows from one turn to a later one are there all the
-time. Any other is there from the issue of the op that first touches it in a turn to the end of the last, once for each
-turn in flight. What ends at an instant is given back before what begins there is taken. A buffer that all ranks of a
-host share counts once, with the host's first rank; what is handed from host to device lies in one place on a CPU. Rows
-that nobody has decided yet count as their bound. On top comes what ops hold only while they run (their ``scratch``),
-and what is derived once and kept (the program's ``kept``).
+Persistent buffers, rings (``depth`` copies) and buffers that carry rows from one turn to a later one are permanent. Any
+other buffer lives from the issue of the first op that touches it in a turn to the end of the last one, once for each
+turn in flight. Memory released at an instant is free before memory is allocated at that instant. A buffer that all
+ranks of a host share counts once, for the host's first rank. On a CPU, a buffer handed from host to device has one
+copy. Undecided row counts use their bound. Added to this: scratch memory of running ops (``scratch``), and what is
+derived once and kept (the program's ``kept``).
 """
 
 from collections.abc import Mapping
@@ -37,9 +37,9 @@ from simgnn.sim.network.flow_table import Bools, Ints
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """Where memory runs out first: the op that asks for it, in which epoch; bytes asked for in all, and there are.
+    """Where memory runs out first: the op that allocates, its epoch, and the bytes needed in all and available.
 
-    ``place``: what runs out of it, in words; ``tick``: when.
+    ``place``: a phrase for the memory that runs out; ``tick``: when.
     """
 
     rank: int
@@ -61,9 +61,9 @@ class OutOfMemory:
 class Memory:
     """Peaks in bytes, int64 [P]: of each rank's buffers on its ``device``, in ``host`` memory, and of ``both`` at once.
 
-    ``devices``: of all ranks on a device at once, by its name; a CPU's memory holds its ranks' host buffers too.
-    ``gpu``: which ranks have a memory of their own beside the host's, bool [P]. ``kept``: bytes that are there all the
-    time, by space and name, int64 [P] each; ``spans``: the rest; ``on_device``: which of these, bool [n].
+    ``devices``: peak of all ranks on a device at once, by its name; a CPU's memory includes host buffers of its ranks.
+    ``gpu``: ranks whose device has its own memory beside the host's, bool [P]. ``kept``: bytes of permanent buffers, by
+    space and name, int64 [P] each; ``spans``: all others; ``on_device``: which of these, bool [n].
     """
 
     device: IntArray
@@ -78,7 +78,7 @@ class Memory:
 
     @cached_property
     def timeline(self) -> pa.Table:
-        """What each rank holds from each change on in the epochs that were simulated, a table of ``MEMORY_SCHEMA``."""
+        """Bytes that each rank holds after each change in the simulated epochs, a table of ``MEMORY_SCHEMA``."""
         ranks = np.arange(len(self.device))
         here, span, tick, change = self.spans.changes(ranks)
         rank = np.concatenate((ranks, here)).astype(np.int32)
@@ -97,8 +97,8 @@ class Memory:
 
     @cached_property
     def reserved(self) -> IntArray | None:
-        """Device memory that PyTorch's caching allocator keeps for each rank at the end of the simulated epochs, int64
-        [P], see :mod:`simgnn.sim.memory.caching_allocator`; 0 for ranks without a GPU, None where no rank has one."""
+        """Device memory that PyTorch's caching allocator reserves by the end of the simulated epochs, int64 [P], see
+        :mod:`simgnn.sim.memory.caching_allocator`; 0 for ranks without a GPU, None where no rank has one."""
         if not self.gpu.any():
             return None
         here, span, _, change = self.spans.where(self.on_device).changes(np.arange(len(self.gpu)))
@@ -112,12 +112,12 @@ class Memory:
 
 
 def always_bytes(kept: Mapping[str, Mapping[str, IntArray]], *spaces: str) -> IntArray:
-    """Bytes that are there all the time in some spaces, int64 [P]; ``kept``: see :class:`Memory`."""
+    """Bytes of permanent buffers in some spaces, int64 [P]; ``kept`` as in :class:`Memory`."""
     return np.asarray(np.sum([nbytes for space in spaces for nbytes in kept[space].values()], axis=0), dtype=np.int64)
 
 
 def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mapping[str, Ints]) -> Memory:
-    """Memory of a run whose ops were issued and ended as ``ticks`` say (columns of the recorder)."""
+    """Compute the memory of a run from when its ops were issued and ended, ``ticks`` (columns of the recorder)."""
     ranks = np.arange(program.ranks)
     # a buffer that a host's ranks share counts with the first of them
     first = np.array([program.hosts.index(host) for host in program.hosts]) == ranks
@@ -166,7 +166,7 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
 def _overflow(
     spans: Spans, program: Program, always: Ints, place: Ints, limits: NDArray[np.float64], what: str
 ) -> OutOfMemory | None:
-    """The first instant at which a place holds more than its limit; ``what``: what places are to a rank."""
+    """Find the first instant at which a place holds more than its limit; ``what`` describes the place to a rank."""
     full = np.flatnonzero(always > limits)
     if len(full):
         rank = int(np.flatnonzero(place == full[0])[0])

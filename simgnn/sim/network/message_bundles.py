@@ -60,8 +60,7 @@ def even_out(starts: Ints, bundles: Ints, values: Floats) -> Floats:
 
 
 def _crossed(machine: Machine, source: Ints, target: Ints, backend: str) -> tuple[Ints, Ints]:
-    """All pairs (message, link that it crosses). Messages without links cross the extra last link, which never
-    fills."""
+    """All pairs (message, link that it crosses). A message without links crosses the extra last link, never full."""
     which, routes = end_pairs(machine, source, target, backend)
     lengths = np.array([len(route.links) for route in routes], dtype=np.int64)
     flat = np.array([link for route in routes for link in route.links], dtype=np.int64)

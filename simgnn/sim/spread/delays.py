@@ -1,15 +1,15 @@
-"""Expected delays of a simulated run whose ops jitter: propagated through its trace, op by op, all ranks at once.
+"""Expected delays that jitter adds to a simulated run: propagated through its trace, op by op, for all ranks at once.
 
-The state of an op on a rank, besides the instant at which it ended in the deterministic run: how much later it is
-expected to end (``shift``), the variance of that by the rank itself since it last met others (``own``) and before, in
-common with those it met (``common``), and the seconds of each origin on the way that decides its end (``path``).
-An op starts with its latest predecessor (of its dependencies and the op before it on its stream); slack takes delays
-up. Where ranks meet, the greatest of independent normal times (:func:`greatest`) decides: its mean delays all, its
-variance is common to all from there on.
+The state of an op on a rank consists of the instant at which it ended in the deterministic run, the expected extra time
+(``shift``), the variance of that time due to the rank itself since it last met others (``own``) and due to earlier
+events shared with the ranks it met (``common``), and the seconds of each origin on the path that determines its end
+(``path``). An op starts after its latest predecessor (a dependency, or the previous op on its stream); slack absorbs
+delays. Where ranks meet, the greatest of independent normal times (:func:`greatest`) counts: its mean delays all of
+them, and its variance is common to all from then on.
 
-What is approximated: times are normal and ranks independent since they last met all of their team (after an exchange
-with some of them, ranks keep their variance, as if neighbours had not met); between streams of one rank the latest
-predecessor decides, without a correction of its own; streams of several servers pass no delay on but by dependencies.
+Approximations: times are normal, and ranks independent since they last met all of their team (an exchange with some of
+them leaves their variances independent). Between streams of one rank the latest predecessor counts, without a
+correction. Streams with several servers pass delays on only through dependencies.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ INVERSE_ROOT_TWO_PI = 1.0 / sqrt(2.0 * pi)
 
 @nb.njit(cache=True)
 def _greater_of_two(mean: float, variance: float, other_mean: float, other_variance: float) -> tuple[float, float]:
-    """Mean and variance of max(X, Y) of independent normals. Without any variance: the larger one."""
+    """Mean and variance of max(X, Y) of independent normals; without variance those of the larger one."""
     width = sqrt(variance + other_variance)
     if width == 0.0:
         return (mean, variance) if mean >= other_mean else (other_mean, other_variance)
@@ -47,7 +47,7 @@ def _greater_of_two(mean: float, variance: float, other_mean: float, other_varia
 
 @nb.njit(cache=True)
 def _fold(mean: Floats, variance: Floats, counts: Ints) -> tuple[Floats, Floats]:
-    """The greatest of the first ``counts[i]`` members of each line i, joined in their order."""
+    """Mean and variance of the greatest of the first ``counts[i]`` members of each line i, combined in order."""
     found, spread = mean[:, 0].copy(), variance[:, 0].copy()
     for line in range(mean.shape[0]):
         for place in range(1, counts[line]):
@@ -58,16 +58,16 @@ def _fold(mean: Floats, variance: Floats, counts: Ints) -> tuple[Floats, Floats]
 
 
 def greatest(mean: Floats, variance: Floats, present: Bools | None = None) -> tuple[Floats, Floats]:
-    """Mean and variance of the greatest of independent normal times, along the last axis. ``present``: which take part
-    (default: all; at least one of each line must).
+    """Mean and variance of the greatest of independent normal times, along the last axis. ``present``: which times
+    count (default: all; at least one in each line must).
 
-    C. E. Clark, The greatest of a finite set of random variables, Operations Research 9(2), 1961: exact for two; of
-    more, the greatest so far is taken for normal and joined by the next, the surest first. Against numerical
-    integration the mean of n equal ones is off by at most 0.022 standard deviations up to n = 1,024 (tests); it is
-    exact where they lie apart.
+    C. E. Clark, The greatest of a finite set of random variables, Operations Research 9(2), 1961: exact for two. For
+    more, the greatest so far is treated as normal and combined with the next, in order of rising variance. Compared
+    with numerical integration, the mean of n equal ones is off by at most 0.022 standard deviations up to n = 1,024
+    (tests); it is exact where they are far apart.
     """
     there = np.ones(mean.shape, dtype=np.bool_) if present is None else present
-    # those that take part first, of them the surest first: what is certain is joined exactly
+    # present times first, in order of rising variance: certain times are combined exactly
     order = np.lexsort((mean, variance, ~there), axis=-1)
     lines = (-1, mean.shape[-1])
     found, spread = _fold(
@@ -79,7 +79,8 @@ def greatest(mean: Floats, variance: Floats, present: Bools | None = None) -> tu
 
 
 class State(NamedTuple):
-    """An op of a turn on all ranks, float64 [P] each (``path`` [P, origins]). ``ended``: -inf where it did not run."""
+    """State of an op on all ranks in a turn, float64 [P] each (``path`` [P, origins]). ``ended``: -inf where not
+    run."""
 
     ended: Floats
     shift: Floats
@@ -88,25 +89,25 @@ class State(NamedTuple):
     path: Floats
 
     def at(self, ranks: Ints) -> "State":
-        """The states of other ranks, [P]."""
+        """Select the states of given ranks, [P]."""
         return State(*(column[ranks] for column in self))
 
     def later(self, other: "State", usable: Bools | bool = True) -> "State":
-        """Rank by rank the one that is expected to end later; of ``other`` only where ``usable``."""
+        """For each rank, the state that is expected to end later; ``other`` counts only where ``usable``."""
         return self.replaced((other.ended + other.shift > self.ended + self.shift) & usable, other)
 
     def replaced(self, where: Bools, other: "State") -> "State":
-        """``other`` on some ranks."""
+        """Return this state with ``other`` on some ranks."""
         pairs = zip(self, other, strict=True)
         return State(*(np.where(where if mine.ndim == 1 else where[:, None], its, mine) for mine, its in pairs))
 
 
 @dataclass(frozen=True)
 class Step:
-    """One op in one turn, from the trace: ``turn`` counts training turns; ``issued``, ``ended`` seconds, float64 [P]
-    (NaN where it did not run). ``variance`` [P]: of its own time; ``origins`` [P, origins]: seconds of each.
-    ``awaited``: whom each rank waits for where ranks meet, bool [P, P], [i, j]: i for j (None: all for all of their
-    team)."""
+    """One op in one turn of the trace. ``turn`` counts training turns; ``issued``, ``ended``: seconds, float64 [P] (NaN
+    where it did not run). ``variance`` [P]: of its own time; ``origins`` [P, origins]: seconds of each origin.
+    ``awaited``: which ranks each rank waits for where ranks meet, bool [P, P], [i, j]: i waits for j (None: all wait
+    for their whole team)."""
 
     turn: int
     compiled: CompiledOp
@@ -119,7 +120,7 @@ class Step:
 
 
 class Delays:
-    """Walks through steps in program order. ``waits``: op id -> seconds added to its waits so far, [P]."""
+    """Propagates delays through steps in program order. ``waits``: op id -> seconds added to its waits so far, [P]."""
 
     def __init__(self, compiled: Compiled, origins: int) -> None:
         self.compiled = compiled
@@ -132,8 +133,8 @@ class Delays:
         self._tails: dict[str, State] = {}
 
     def begin_epoch(self) -> tuple[float, float, float]:
-        """Forget origins, common variance and waits so far; where the epoch before ended: (seconds, expected shift, the
-        variance that ranks carry on)."""
+        """Reset origins, common variance and waits; return the end of the previous epoch: (seconds, expected shift,
+        variance that ranks carry over)."""
         for state in (*self._states.values(), *self._tails.values(), self._last):
             state.common[:] = 0.0
             state.path[:] = 0.0
@@ -141,7 +142,7 @@ class Delays:
         return self.end()[:3] if np.isfinite(self._last.ended).any() else (0.0, 0.0, 0.0)
 
     def end(self) -> tuple[float, float, float, Floats]:
-        """Of all that has ended so far: (deterministic end, expected shift of it, variance, seconds of each origin)."""
+        """End of everything so far: (deterministic end, its expected shift, variance, seconds of each origin)."""
         last = self._last
         seen = np.isfinite(last.ended)
         mean, variance = greatest(last.ended[seen] + last.shift[seen], last.own[seen])
@@ -150,7 +151,7 @@ class Delays:
         return end, float(mean) - end, float(variance + last.common[first]), last.path[first]
 
     def pass_through(self, step: Step) -> None:
-        """Propagate through one op."""
+        """Propagate delays through one op."""
         op, runs = step.compiled.op, step.runs
         before = self._predecessors(step)
         started = np.isfinite(before.ended)
@@ -159,7 +160,7 @@ class Delays:
         own, common = step.variance, np.zeros(len(runs))
         if op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
             self._meet(step, state)
-            # a communication is priced until its last rank has its part: what it varies by, it varies by for all
+            # a communication lasts until its last rank has its part, so its variance is common to all ranks
             own, common = common, own
         state = State(
             np.where(runs, step.ended, -np.inf),
@@ -173,11 +174,11 @@ class Delays:
         self._last = self._last.later(state)
 
     def drop_before(self, turn: int) -> None:
-        """Forget turns that nothing looks back to."""
+        """Drop turns that no later op depends on."""
         self._states = {key: state for key, state in self._states.items() if key[0] >= turn}
 
     def _predecessors(self, step: Step) -> State:
-        """Rank by rank the latest of what an op waited for; what ended after it was issued is none of it."""
+        """For each rank, the latest predecessor of an op; whatever ended after its issue is not one."""
         found = self._absent.at(np.arange(len(step.runs)))
         issued = np.where(step.runs, step.issued, -np.inf)
         stream = self.compiled.program.streams[step.compiled.op.stream]
@@ -192,7 +193,7 @@ class Delays:
         return found
 
     def _seen_by(self, child: CompiledOp, parent: str, state: State) -> State:
-        """A predecessor as each rank of an op sees it: ops of a host belong to its first rank and serve all of it."""
+        """State of a predecessor as seen by each rank: an op of a host runs on its first rank for all its ranks."""
         streams, leader = self.compiled.program.streams, np.array(self.compiled.leader)
         by_host = any(
             streams[template.ops[template.index[parent]].op.stream].owner == "host"
@@ -208,7 +209,7 @@ class Delays:
         return state.at(np.array(latest, dtype=np.int64))
 
     def _meet(self, step: Step, state: State) -> None:
-        """Ranks of an op wait for one another, for all of their team or for some: their state changes in place."""
+        """Let the ranks of an op wait for their whole team or for some of it; updates ``state`` in place."""
         awaited = step.awaited()
         waits = self.waits.setdefault(step.compiled.op_id, np.zeros(len(step.runs)))
         for members in step.compiled.members.values():
@@ -231,7 +232,7 @@ class Delays:
 def _wait_for_some(
     awaited: Bools, issued: Floats, mean: Floats, own: Floats, before: State, met: tuple[Floats, Floats, Floats, Floats]
 ) -> None:
-    """Correct ``met``, (shift, own, common, path), for the ranks of a team that wait for some of it only."""
+    """Correct ``met``, (shift, own, common, path), for the ranks that wait for only some of their team."""
     shift, left, common, path = met
     count = len(issued)
     linked = awaited | np.eye(count, dtype=np.bool_)

@@ -1,10 +1,10 @@
-"""Spread: what jitter adds to a simulated run, and the interval in which its epochs are expected.
+"""Effects of jitter on a simulated run, and the prediction interval of its epochs.
 
-The simulation is deterministic, and so knows no wait that jitter makes. Afterwards the trace is walked through once
-more with the jitter that calibration measured (:mod:`simgnn.sim.spread.delays`): expected greatest times where ranks
-meet add to waits and to epochs. The interval adds, to the jitter of one epoch, the miss of every model (one unknown
-factor a curve, so fully correlated between its ops and independent of other curves') and the drift of the machine (one
-factor for all curves), as a log-normal around the corrected time. A profile that tells none of it changes nothing.
+The simulation is deterministic, so it lacks the waits that jitter causes. Afterwards delays are propagated through the
+trace with the jitter that calibration measured (:mod:`simgnn.sim.spread.delays`): expected greatest times where ranks
+meet add to waits and to epochs. The interval combines the jitter of one epoch, the error of every model (one unknown
+factor a curve, so fully correlated between its ops and independent of other curves) and the drift of the machine (one
+factor for all curves), as a log-normal around the corrected time. A profile without them changes nothing.
 """
 
 import hashlib
@@ -28,21 +28,21 @@ from simgnn.sim.spread.origins import Origins
 
 LEVEL = 0.9
 QUANTILE = 1.6448536269514722
-"""Of the standard normal: LEVEL of it lies within, symmetrically."""
+"""Quantile of the standard normal: a share LEVEL of the distribution is within plus or minus this value."""
 LEAST_COVERED = 0.5
-"""Share of an epoch's time whose spread must be known for an interval to be given."""
+"""Smallest share of an epoch's time with known spread for which an interval is reported."""
 
 
 @dataclass(frozen=True)
 class Spread:
     """What jitter adds to a simulated run, and the interval of its epochs.
 
-    ``epoch_s``: with ``added_s``, the waiting that jitter makes, float64 [epochs] each. ``wait_s`` [epochs, P]: the
-    same in each rank's waits; ``op_wait_s``: of a median epoch, by (template, op), mean over ranks.
+    ``epoch_s``: with ``added_s``, the waiting that jitter causes, float64 [epochs] each. ``wait_s`` [epochs, P]: added
+    waiting of each rank; ``op_wait_s``: in a median epoch, by (template, op), mean over ranks.
 
-    ``interval``: (low, high) of an epoch's seconds, LEVEL of the distribution; None where the profile gives the spread
-    of less than LEAST_COVERED of the time. ``covered``: that share. ``parts``: relative standard deviations that make
-    the interval, by cause. ``jitter_known``: whether the profile gives any jitter.
+    ``interval``: (low, high) seconds of an epoch, a share LEVEL of the distribution; None where the profile has the
+    spread of less than LEAST_COVERED of the time. ``covered``: that share. ``parts``: relative standard deviations that
+    make the interval, by cause. ``jitter_known``: whether the profile has any jitter.
     """
 
     epoch_s: list[float]
@@ -56,13 +56,13 @@ class Spread:
 
     @property
     def epoch_s_median(self) -> float:
-        """Median over the epochs after the first (the first, where there is no other)."""
+        """Median time of the epochs after the first; if there is only one epoch, its time."""
         return float(np.median(self.epoch_s[1:] or self.epoch_s))
 
 
 @dataclass(frozen=True)
 class _Epoch:
-    """One epoch: expected seconds added, waits by op id [P], variance of its length, seconds of each origin."""
+    """Spread of one epoch: expected added seconds, waits by op id [P], variance of length, seconds of each origin."""
 
     added_s: float
     waits: dict[int, Floats]
@@ -73,7 +73,7 @@ class _Epoch:
 def estimate_spread(
     simulation: Simulation, machine: Machine, stats: PartitionStats | None = None, activity: Activity | None = None
 ) -> Spread:
-    """The spread of a simulation, from the machine, statistics and activity that it was made with."""
+    """Estimate the spread of a simulation, given the machine, statistics and activity that it used."""
     walk = _Walk(simulation, machine, stats, {} if activity is None else activity)
     known: dict[bytes, _Epoch] = {}
     found = []
@@ -105,7 +105,7 @@ def estimate_spread(
 def _interval(
     epoch: _Epoch, middle: float, origins: Origins
 ) -> tuple[tuple[float, float] | None, float, dict[str, float]]:
-    """The interval around ``middle`` seconds, the share of the time whose spread is known, and what it is made of."""
+    """Interval around ``middle`` seconds, share of the time with known spread, and relative deviations by cause."""
     if middle <= 0.0:
         return None, 0.0, {}
     seconds = dict(zip(origins.known, epoch.seconds.tolist(), strict=True))
@@ -121,7 +121,7 @@ def _interval(
 
 
 class _Walk:
-    """Epochs of a trace, each walked through after the one before it."""
+    """Propagates delays through the epochs of a trace, each together with the epoch before it."""
 
     def __init__(self, simulation: Simulation, machine: Machine, stats: PartitionStats | None, activity: Activity):
         self.simulation = simulation
@@ -147,7 +147,7 @@ class _Walk:
         self._awaited = {op_id: self.origins.awaited(self._ops[op_id], turn) for op_id, turn in first.items()}
 
     def key(self, epoch: int) -> bytes:
-        """What the spread of an epoch depends on: all that happened in it and in the one before."""
+        """A digest of everything that the spread of an epoch depends on: the trace of this and the previous epoch."""
         first = int(self._bounds[max(epoch - 1, 0)])
         rows = slice(first, int(self._bounds[epoch + 1]))
         digest = hashlib.sha256(str(min(epoch, 1)).encode())
@@ -161,7 +161,7 @@ class _Walk:
         return digest.digest()
 
     def epoch(self, epoch: int) -> _Epoch:
-        """The spread of one epoch."""
+        """Estimate the spread of one epoch."""
         delays = Delays(self.compiled, len(self.origins.known))
         if epoch > 0:
             self._pass(delays, epoch - 1)
@@ -170,7 +170,7 @@ class _Walk:
             return _Epoch(0.0, {}, 0.0, np.zeros(len(self.origins.known)))
         _, shift, variance, seconds = delays.end()
         begins = float(self._columns["issued_s"][self._bounds[epoch] : self._bounds[epoch + 1]].min())
-        # after an evaluation an epoch counts from its own first issue, which nothing has delayed
+        # after an evaluation an epoch starts at its own first issue, which is not delayed
         late = late if begins <= before * (1 + 1e-12) else 0.0
         return _Epoch(shift - late, delays.waits, max(variance - carried, 0.0), seconds)
 
@@ -181,7 +181,7 @@ class _Walk:
         return bool(self._bounds[epoch + 1] > self._bounds[epoch])
 
     def _steps(self, epoch: int) -> Iterator[Step]:
-        """Ops of an epoch's turns in program order."""
+        """The ops of all turns of an epoch, in program order."""
         low, high = int(self._bounds[epoch]), int(self._bounds[epoch + 1])
         step, op_id = self._columns["step"][low:high], self._columns["op_id"][low:high]
         ends = np.flatnonzero((np.diff(step, append=-1) != 0) | (np.diff(op_id, append=-1) != 0)) + 1

@@ -1,4 +1,4 @@
-"""What an op's seconds are made of, and how sure the profile is of each part."""
+"""The parts of an op's time by origin (curve or kind of communication), and the uncertainty of each in the profile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ CALLED = (OpKind.EXCHANGE, OpKind.FETCH)
 
 @dataclass(frozen=True)
 class Origin:
-    """A curve, or a kind of communication, with what a profile says of its spread: shares of a time, None: unknown.
+    """A curve, or a kind of communication, with its uncertainty in the profile: shares of a time, None: unknown.
 
-    ``spread``: how far the model misses; ``jitter``: of one rank from repeat to repeat; ``drift``: of all together.
+    ``spread``: error of the model; ``jitter``: of one rank between repeats; ``drift``: of all ranks together.
     """
 
     name: str
@@ -40,14 +40,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class Parts:
-    """What an op's time is made of, by origin, float64 [P] each: ``call_s``, at most so many seconds whatever it moves,
-    and ``shares`` of the rest, one in all, or zero where nothing is priced."""
+    """The parts of an op's time by origin, float64 [P] each: ``call_s``, at most so many seconds regardless of its
+    bytes, and ``shares`` of the rest, which sum to one, or zero where nothing is priced."""
 
     shares: dict[int, Floats]
     call_s: dict[int, Floats]
 
     def seconds(self, busy_s: Floats, origins: int) -> Floats:
-        """Seconds of each origin of an op that took ``busy_s`` [P]; [P, origins]."""
+        """Seconds of each origin in an op that took ``busy_s`` [P]; returns [P, origins]."""
         found = np.zeros((len(busy_s), origins))
         left = busy_s.copy()
         for number, most in self.call_s.items():
@@ -72,15 +72,16 @@ class Origins:
         self._classes = {key: np.array(ranks) for key, ranks in classes.items()}
 
     def parts(self, compiled: CompiledOp, turn: Turn) -> Parts:
-        """What an op's time is made of."""
+        """Return the parts of an op's time."""
         if compiled.op.kind in PAIRWISE_KINDS | COLLECTIVE_KINDS:
             return self._communication(compiled, turn)
         return Parts(self._shares(compiled, turn), {})
 
     def awaited(self, compiled: CompiledOp, turn: Turn) -> Bools | None:
-        """Whom each rank of a collective waits for, [P, P], [i, j]: i for j; None: all for all of their team.
+        """Which ranks each rank of a collective waits for, [P, P], [i, j]: i for j; None: all wait for their whole
+        team.
 
-        In a relay: for those through whom the buffer comes, and for those whom it is sent on to.
+        In a relay, a rank waits for those who pass the buffer to it and those to whom it sends the buffer.
         """
         if compiled.op.kind not in COLLECTIVE_KINDS:
             return None
@@ -131,7 +132,7 @@ class Origins:
         return found
 
     def _add_work(self, found: dict[int, Floats], piece: Work, origins: list[Origin], turn: Turn, op: Op) -> None:
-        """Seconds of a piece of work, by origin; copies between host and device, which links price, count one."""
+        """Add the seconds of a piece of work by origin; copies between host and device, priced by links, count one."""
         machine = self._machine
         sizes = {name: self._sizes.per_rank(size, turn.epoch, turn.step, op.name) for name, size in piece.sizes.items()}
         table = None if self._stats is None or piece.locality is None else self._stats.tables.get(piece.locality)
@@ -142,12 +143,12 @@ class Origins:
             found.setdefault(self._number(origin), np.zeros(machine.ranks))[ranks] += seconds[ranks]
 
     def _communication(self, compiled: CompiledOp, turn: Turn) -> Parts:
-        """The call, which jitters as its floor and hops do, and the bytes, whose model misses by the largest spread
-        that the profile gives: what limits a long message is a link, which knows nothing of the scheduler.
+        """Parts of a communication: the call, which jitters like its floor and hops, and the bytes, whose model error
+        is the largest spread in the profile, since a link limits long messages, not the scheduler.
 
-        A spread by size is one of whole calls, bytes included, as in ``hardware time``: 90 % of measured calls lie
-        inside. It counts once, as a miss that calls of a size have in common: medians of three do not show how much of
-        it is chance, and calls that follow one another are late alike.
+        A spread by size belongs to whole calls, bytes included, as in ``hardware time``: 90 % of measured calls are
+        inside. It counts once, as an error that calls of a size share: medians of three do not show how much of it is
+        chance, and consecutive calls are late together.
         """
         machine, kind = self._machine, compiled.op.kind
         name, backend = machine.backend(compiled.backend)
@@ -155,27 +156,27 @@ class Origins:
         for members in compiled.members.values():
             if not members:
                 continue
-            told: list[float | None] = []
+            spreads: list[float | None] = []
             if kind in PAIRWISE_KINDS:
                 rates = (rate for link in machine.profile.links.values() for rate in link.rates)
-                told = [backend.message.floor.spread, *(rate.spread for rate in rates)]
-            priced_by = None if len(members) < 2 else self._entry(compiled, members, turn)
-            if priced_by is not None:
-                entry, exact = priced_by
+                spreads = [backend.message.floor.spread, *(rate.spread for rate in rates)]
+            found = None if len(members) < 2 else self._entry(compiled, members, turn)
+            if found is not None:
+                entry, exact = found
                 if entry.spread_by_size(exact) is not None:
-                    told.append(entry.spread_at(self._handed(compiled, members, turn), exact))
+                    spreads.append(entry.spread_at(self._handed(compiled, members, turn), exact))
                 else:
                     jitter = _largest([entry.floor.spread, entry.hop.spread if entry.hop else None])
                     call = self._number(Origin(f"call of {kind.value} over {name}", jitter, jitter))
                     most = parts.call_s.setdefault(call, np.zeros(machine.ranks))
                     most[list(members)] = self._call_s(compiled, members, turn)
-                    told.append(entry.bus_bandwidth.spread if entry.bus_bandwidth else None)
-            here = self._number(Origin(f"{kind.value} over {name}", _largest(told), None))
+                    spreads.append(entry.bus_bandwidth.spread if entry.bus_bandwidth else None)
+            here = self._number(Origin(f"{kind.value} over {name}", _largest(spreads), None))
             parts.shares.setdefault(here, np.zeros(machine.ranks))[list(members)] = 1.0
         return parts
 
     def _call_s(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> float:
-        """Seconds of a call of nothing."""
+        """Seconds of a call without bytes."""
         if compiled.op.kind in COLLECTIVE_KINDS:
             return self._price(compiled, members, turn).latency_s
         if compiled.op.kind not in CALLED:
@@ -192,7 +193,7 @@ class Origins:
         return int(handed_bytes(self._sizes, compiled, turn)[list(members)].max())
 
     def _entry(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> tuple[Collective, bool] | None:
-        """What prices a call, and whether it was measured at this many ranks; None: the profile lacks it."""
+        """The profile entry that prices a call, and whether it was measured at this rank count; None: it is missing."""
         kind, nbytes = OpKind.EXCHANGE, 0
         if compiled.op.kind in COLLECTIVE_KINDS:
             kind, nbytes = compiled.op.kind, self._handed(compiled, members, turn)
@@ -202,5 +203,5 @@ class Origins:
             return None
 
 
-def _largest(told: Sequence[float | None]) -> float | None:
-    return max((value for value in told if value is not None), default=None)
+def _largest(spreads: Sequence[float | None]) -> float | None:
+    return max((value for value in spreads if value is not None), default=None)

@@ -182,7 +182,7 @@ def test_a_count_that_was_changed_is_told(swept: Swept, tmp_path: Path, capsys: 
         assert found.batches_differ == found.as_dict()["batches_differ"] == number
         print_comparison(found)
         printed = " ".join(capsys.readouterr().out.split())
-        why = "took other rows, took them from elsewhere, or are told by one side only"
+        why = "differ in their rows or row sources, or are recorded by one side only"
         assert f"mini-batches: {number} {why}" in printed
 
 
