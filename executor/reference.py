@@ -1,9 +1,9 @@
-"""Single-process references that distributed training is checked against: the same model on the whole graph, or on the
-union of all ranks' mini-batches, made of DGL's layers and torch's own losses.
+"""Single-process references to check distributed training against: the same model on the whole graph, or on the union
+of all ranks' mini-batches, made of DGL's layers and torch's own losses.
 
-They share no arithmetic with the executor: DGL's message passing, ``torch.nn.functional`` losses, one parameter a
-tensor in the optimizer. Only sampled blocks and the elements that dropout drops are the same. DGL is needed (Python
-below 3.12). Meant for tests and for checking a run on a graph that fits.
+They share no arithmetic with the executor: DGL's message passing, ``torch.nn.functional`` losses, one tensor per
+parameter in the optimizer. Only sampled blocks and dropout masks are the same. They need DGL (Python below 3.12), and
+serve tests and checks of a run on a graph that fits in memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,15 @@ from simgnn.sampling.draw.sampler import Batch, Sampler
 from simgnn.sampling.draw.seeds import dropout_seed, layer_key
 
 TURNED = ("fc_self.weight", "fc_neigh.weight", "fc.weight")
-"""Parameters that DGL holds as [out, in] and the executor as [in, out]."""
+"""Parameters that DGL stores as [out, in] and the executor as [in, out]."""
 LOOPED = ("gcn", "gat")
-"""Layers that read each vertex itself through an edge of its own."""
+"""Kinds of layers that read each vertex itself through a self loop."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """``losses`` of each epoch, before its update. ``gradients``: of the last epoch, by layer and parameter name of the
-    executor's layers; ``parameters``: after the last update. ``scores`` [V, classes] after it."""
+    """Results of :func:`train_reference`: ``losses`` of each epoch, before its update; ``gradients`` of the last epoch,
+    by layer and the executor's parameter name; ``parameters`` and ``scores`` [V, classes] after the last update."""
 
     losses: list[float]
     gradients: list[dict[str, torch.Tensor]]
@@ -42,9 +42,10 @@ class Reference:
 
 @dataclass(frozen=True)
 class BatchReference:
-    """``losses`` of each epoch: the mean over training rows, each counted in its own step, before that step's update.
-    ``parameters`` after the last step, by layer and parameter name of the executor's layers. ``scores`` [V, classes]
-    after each epoch, over all in-edges. ``embeddings`` [V, D] after the last step, None where none are learned."""
+    """Results of :func:`train_batch_reference`: ``losses`` of each epoch, the mean over training rows, each counted in
+    its own step before that step's update; ``parameters`` after the last step, by layer and the executor's parameter
+    name; ``scores`` [V, classes] after each epoch, over all in-edges; ``embeddings`` [V, D] after the last step, None
+    where none are learned."""
 
     losses: list[float]
     parameters: list[dict[str, torch.Tensor]]
@@ -54,7 +55,7 @@ class BatchReference:
 
 @dataclass
 class LearnedRows:
-    """A table of all vertices' vectors [V, D] and Adagrad over the whole table, whatever vertices a batch has. With
+    """Learned vectors of all vertices [V, D] with Adagrad over the whole table, whichever vertices a batch has. With
     ``delay`` 1 a gradient changes them one step late (docs/systems/distdgl.md)."""
 
     vectors: torch.Tensor
@@ -66,7 +67,7 @@ class LearnedRows:
         self._squares, self._late = torch.zeros_like(self.vectors), torch.zeros_like(self.vectors)
 
     def step(self) -> None:
-        """One update from the gradient of the mean loss, which is then cleared."""
+        """Update the vectors once from the gradient of the mean loss, and clear the gradient."""
         assert self.vectors.grad is not None
         gradient, self.vectors.grad = self.vectors.grad, None
         if self.delay:
@@ -85,11 +86,10 @@ def train_reference(
     seed: int,
     dtype: torch.dtype = torch.float64,
 ) -> Reference:
-    """Train on the full graph from ``initial`` parameters (one mapping a layer).
+    """Train on the full graph from ``initial`` parameters (one mapping per layer).
 
-    ``settings`` are the fields of ``[train]`` (optimizer, learning_rate, weight_decay, momentum); ``seed``: the
-    experiment's, which decides what dropout drops. Raises :class:`BackendError` without DGL, or for a layer that has no
-    reference.
+    ``settings``: fields of ``[train]`` (optimizer, learning_rate, weight_decay, momentum); ``seed``: the experiment's,
+    which decides what dropout drops. Raises :class:`BackendError` without DGL, or for a layer without a reference.
     """
     dgl = _dgl()
     targets, sources = np.repeat(np.arange(graph.vertices), graph.csr.degrees()), graph.csr.indices.astype(np.int64)
@@ -141,11 +141,11 @@ def train_batch_reference(
     dtype: torch.dtype = torch.float64,
     learned: LearnedRows | None = None,
 ) -> BatchReference:
-    """Train from ``initial`` parameters; a step's loss is the mean over the seeds of all workers' batches, or with
-    ``gradient_mean`` = "ranks" the mean of the batches' means.
+    """Train on mini-batches from ``initial`` parameters; the loss of a step is the mean over the seeds of all workers'
+    batches, or with ``gradient_mean`` = "ranks" the mean of the batches' means.
 
-    ``settings`` are the fields of ``[train]``; ``learned``: vectors beside the features. Raises :class:`BackendError`
-    without DGL, or for a layer that has no reference.
+    ``settings``: fields of ``[train]``; ``learned``: vectors beside the features. Raises :class:`BackendError` without
+    DGL, or for a layer without a reference.
     """
     modules = [_module(layer, "right").to(dtype) for layer in layers]
     names = _load_values(modules, layers, initial)
@@ -183,7 +183,8 @@ def train_batch_reference(
 
 
 def _mean_of_ranks(scores: torch.Tensor, batches: Sequence[Batch], labels: torch.Tensor, graph: Graph) -> torch.Tensor:
-    """Mean over ranks of the mean loss of their batches; ``scores`` of all their seeds, one batch after the other."""
+    """Return the mean over ranks of the mean loss of their batches; ``scores`` of all seeds, one batch after the
+    other."""
     parts = torch.split(scores, [int(batch.sizes[0]) for batch in batches])
     seeds = [torch.from_numpy(np.array(batch.seeds, dtype=np.int64)) for batch in batches]
     means = [_loss_sum(part, labels[mine], graph) / len(mine) for part, mine in zip(parts, seeds, strict=True)]
@@ -191,7 +192,7 @@ def _mean_of_ranks(scores: torch.Tensor, batches: Sequence[Batch], labels: torch
 
 
 def _loss_sum(scores: torch.Tensor, labels: torch.Tensor, graph: Graph) -> torch.Tensor:
-    """Sum of the losses of some rows; in a multi-label graph each is the mean over classes."""
+    """Sum the losses of some rows; in a multi-label graph the loss of a row is the mean over classes."""
     if graph.multilabel:
         total = functional.binary_cross_entropy_with_logits(scores, labels.to(scores.dtype), reduction="sum")
         return total / graph.classes
@@ -233,7 +234,7 @@ def _dgl() -> Any:
 def _load_values(
     modules: Sequence[torch.nn.Module], layers: Sequence[LayerSpec], initial: Sequence[Mapping[str, torch.Tensor]]
 ) -> list[dict[str, str]]:
-    """Give DGL's modules the values of our layers; by layer, the name there of each of our names."""
+    """Copy the executor's parameters to DGL's modules; return DGL's name of each executor's name, by layer."""
     names = [dict(_parameter_names(layer)) for layer in layers]
     for module, name, values in zip(modules, names, initial, strict=True):
         found = dict(module.named_parameters())
@@ -244,7 +245,7 @@ def _load_values(
 
 
 def _module(layer: LayerSpec, norm: str) -> Any:
-    """DGL's layer of that kind; ``norm``: how it weighs the sums of a GCN."""
+    """Return DGL's layer of that kind; ``norm``: how it weighs the sums of a GCN."""
     nn = _dgl().nn
     if layer.kind == "gcn":
         return nn.GraphConv(layer.width_in, layer.width_out, norm=norm, allow_zero_in_degree=True)
@@ -263,7 +264,7 @@ def _module(layer: LayerSpec, norm: str) -> Any:
 
 
 def _parameter_names(layer: LayerSpec) -> list[tuple[str, str]]:
-    """(Name in the executor's layer, name in DGL's)."""
+    """Return pairs (name in the executor's layer, name in DGL's)."""
     if layer.kind == "gcn":
         return [("weight", "weight"), ("bias", "bias")]
     if layer.kind == "sage":
@@ -282,7 +283,8 @@ def _layer_output(
     vertices: torch.Tensor,
     drawn: int | None,
 ) -> torch.Tensor:
-    """A layer, its activation, then dropout of the rows of ``vertices`` with the seed ``drawn`` (None: no dropout)."""
+    """Compute a layer, its activation, then dropout of the rows of ``vertices`` with the seed ``drawn`` (None: no
+    dropout)."""
     rows = module(edges, rows)
     if layer.kind == "gat":
         rows = rows.flatten(1)  # heads side by side
@@ -294,7 +296,7 @@ def _layer_output(
 
 
 def _read_values(module: torch.nn.Module, names: Mapping[str, str], gradient: bool) -> dict[str, torch.Tensor]:
-    """Parameters, or their gradients, as our layers hold them."""
+    """Return parameters, or their gradients, in the executor's layout."""
     found = dict(module.named_parameters())
     result = {}
     for ours, theirs in names.items():
@@ -306,7 +308,7 @@ def _read_values(module: torch.nn.Module, names: Mapping[str, str], gradient: bo
 
 
 def _dense_rows(features: Any) -> torch.Tensor:
-    """Features as one dense tensor; float64 where their mean is subtracted."""
+    """Return features as one dense tensor; in float64 where their mean is subtracted."""
     if isinstance(features, CentredRows):
         return torch.from_numpy(features.toarray(np.float64))
     if isinstance(features, sparse.csr_array):
@@ -315,7 +317,6 @@ def _dense_rows(features: Any) -> torch.Tensor:
 
 
 def _optimizer(parameters: list[torch.nn.Parameter], settings: Mapping[str, Any]) -> torch.optim.Optimizer:
-    """torch's own optimizer, one parameter a tensor."""
     rate, decay = float(settings["learning_rate"]), float(settings["weight_decay"])
     if settings["optimizer"] == "adam":
         return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, foreach=False)

@@ -1,4 +1,4 @@
-"""Energy as the machine itself measures it: RAPL counters of processors, NVML counters or power of GPUs.
+"""Measures the energy of a run from the machine's own counters: RAPL for processors, NVML for GPUs.
 
-Source: docs/systems/mini-batches.md. Where nothing can be read, the record says why instead of a number.
+Source: docs/systems/mini-batches.md. Where no counter can be read, the result records the reason instead of a number.
 """

@@ -1,9 +1,9 @@
-"""What energy is read from: RAPL counters of processors and memory, NVML counters or power of GPUs.
+"""Energy gauges of a machine: RAPL counters of processors and memory, NVML counters or power of GPUs.
 
-RAPL is read from Linux's powercap folder. Each domain has a folder with its ``name``, a counter ``energy_uj``
-(microjoules) and the value after which that begins anew, ``max_energy_range_uj``. Packages are summed. Their parts
-(core, uncore) and the platform (psys), which includes them, are left out. RAPL counts the energy of the whole machine,
-whatever else runs there.
+RAPL is read from Linux's powercap folder. Each domain has a folder with a ``name``, a counter ``energy_uj``
+(microjoules) and the value at which the counter wraps around, ``max_energy_range_uj``. Packages are summed. Parts of a
+package (core, uncore) and the platform (psys), which includes packages, are not counted. RAPL counts the energy of the
+whole machine, including other programs.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from simgnn.record.energy import Floats, Part
 
 POWERCAP = Path("/sys/class/powercap")
 PACKAGE, MEMORY = "package", "dram"
-"""First letters of the names of the domains that are counted."""
+"""Prefixes of the names of the RAPL domains that are counted."""
 J_PER_UJ = 1e-6
 J_PER_MJ = 1e-3
 W_PER_MW = 1e-3
@@ -27,11 +27,10 @@ W_PER_MW = 1e-3
 
 @dataclass(frozen=True)
 class Sensor:
-    """Something that can be read again and again.
+    """One readable energy counter or power sensor.
 
-    ``read()`` returns a reading and raises :class:`BackendError` with the reason where there is none.
-    ``joules(times_s, readings)`` returns the energy since the first reading, at each of them, and raises
-    :class:`BackendError` for impossible readings.
+    ``read()`` returns a reading, or raises :class:`BackendError` with the reason. ``joules(times_s, readings)`` returns
+    the energy from the first reading to each reading, and raises :class:`BackendError` for impossible readings.
     """
 
     read: Callable[[], float]
@@ -40,9 +39,9 @@ class Sensor:
 
 @dataclass(frozen=True)
 class Gauge:
-    """Energy of one part of this host: the sum of its ``sensors``. Without sensors, ``reason`` says why it is unknown.
+    """The energy of one part of this host: the sum of ``sensors``, or without sensors the ``reason`` why it is unknown.
 
-    ``name``: what is measured; ``source``: how; ``ranks``: those that share it.
+    ``name``: what is measured; ``source``: with which counter; ``ranks``: the ranks that share the part.
     """
 
     part: Part
@@ -54,25 +53,25 @@ class Gauge:
 
 
 def counted_joules(readings: Floats, range_j: float | None) -> Floats:
-    """Energy since the first reading of a counter of joules, which begins anew after ``range_j`` (None: never).
+    """Compute the energy since the first reading of a joule counter, which wraps around at ``range_j`` (None: never).
 
-    Between two readings it may begin anew once at most: they must follow one another faster than it runs through.
+    Readings must be frequent enough that the counter wraps around at most once between two of them.
     """
     steps = np.diff(readings)
     if range_j is not None:
         steps = np.where(steps < 0, steps + range_j, steps)
     if len(steps) and float(steps.min()) < 0:
-        raise BackendError(f"the counter went back by {-float(steps.min()):g} J: it was reset, or the device was")
+        raise BackendError(f"the counter went back by {-float(steps.min()):g} J: the counter or the device was reset")
     return np.concatenate(([0.0], np.cumsum(steps)))
 
 
 def integrated_power(times_s: Floats, watts: Floats) -> Floats:
-    """Energy since the first reading of power, by the trapezoid rule."""
+    """Compute the energy since the first reading of power, by the trapezoid rule."""
     return np.concatenate(([0.0], np.cumsum(np.diff(times_s) * (watts[1:] + watts[:-1]) / 2)))
 
 
 def processor_gauges(part: Part, root: Path = POWERCAP) -> list[Gauge]:
-    """Gauges of this machine's processors, as ``part`` of it, and of its memory, where that has counters of its own."""
+    """Return gauges of this machine's processors, labelled ``part``, and of memory if RAPL counts it separately."""
     domains: dict[str, Path] = {}  # domains inside others have links here too
     for folder in sorted(root.glob("intel-rapl:*")):
         try:
@@ -89,7 +88,7 @@ def processor_gauges(part: Part, root: Path = POWERCAP) -> list[Gauge]:
 
 
 def _rapl_gauge(part: Part, name: str, folders: dict[str, Path]) -> Gauge:
-    """The sum of some domains. All must be readable: a part of the sum would look like the whole."""
+    """Sum RAPL domains in one gauge. All must be readable, since a partial sum would look complete."""
     try:
         sensors = tuple(_rapl_sensor(folder) for folder in folders.values())
     except BackendError as error:
@@ -109,14 +108,14 @@ def _read_joules(path: Path) -> float:
         return int(path.read_text()) * J_PER_UJ
     except PermissionError as error:
         raise BackendError(
-            f"{path} may not be read: Linux lets only root do so; run as root, or have root do: chmod a+r {path}"
+            f"{path} may not be read: Linux allows it to root only. Run as root, or let root run: chmod a+r {path}"
         ) from error
     except (OSError, ValueError) as error:
         raise BackendError(f"{path} cannot be read: {error}") from error
 
 
 def load_nvml() -> Any | None:
-    """The module ``pynvml`` of nvidia-ml-py; None where it is not installed."""
+    """Return the module ``pynvml`` of nvidia-ml-py, or None where it is not installed."""
     try:
         # optional: only hosts with GPUs need it
         import pynvml
@@ -126,7 +125,7 @@ def load_nvml() -> Any | None:
 
 
 def gpu_gauge(name: str, uuid: str, library: Any | None) -> Gauge:
-    """Gauge of the GPU that torch calls ``uuid``: its counter, or its power where it has none (before Volta).
+    """Return the gauge of the GPU with torch's ``uuid``: an energy counter, or power where it has none (before Volta).
 
     ``library``: pynvml. NVML stays open until the process ends, so that counters keep their zero.
     """

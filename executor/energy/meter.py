@@ -1,4 +1,4 @@
-"""Reads gauges in the background of a run, ten times a second; what they measured becomes a file, and figures."""
+"""Reads energy gauges during a run, ten times a second, writes the readings and computes energy figures."""
 
 import json
 import os
@@ -22,10 +22,9 @@ PERIOD_S = 0.1
 
 
 def gauges_of(world: World, processors: Callable[[Part], list[Gauge]] = processor_gauges) -> list[Gauge]:
-    """The gauges that this rank reads: its GPU's, and, on the first rank of each machine, those of its processors and
-    memory.
+    """Return the gauges that this rank reads: its GPU, and on the first rank of each machine, processors and memory.
 
-    A machine is a kernel: network namespaces that act as hosts, and containers of one machine, share its counters.
+    A machine is one running kernel: network namespaces that act as hosts, and containers, share its counters.
     """
     found = []
     gpu = world.device.type == "cuda"
@@ -40,7 +39,7 @@ def gauges_of(world: World, processors: Callable[[Part], list[Gauge]] = processo
 
 @dataclass(frozen=True)
 class Series:
-    """Energy of a gauge since its first reading: ``joules`` at ``times_s`` [n]; empty where there is a ``reason``."""
+    """Energy of a gauge since the first reading: ``joules`` at ``times_s`` [n]; empty where there is a ``reason``."""
 
     gauge: Gauge
     reason: str = ""
@@ -49,7 +48,7 @@ class Series:
 
     @classmethod
     def of(cls, gauge: Gauge, times_s: Floats, readings: Sequence[Floats]) -> "Series":
-        """From the readings of each sensor at ``times_s`` [n], at least two."""
+        """Build a series from the readings of each sensor at ``times_s`` [n]; n is at least 2."""
         try:
             joules = np.sum([s.joules(times_s, r) for s, r in zip(gauge.sensors, readings, strict=True)], axis=0)
         except BackendError as error:
@@ -62,7 +61,7 @@ class Series:
 
 @dataclass
 class _Readings:
-    """Readings of one gauge: ``times`` of this rank's clock, and the ``values`` of each of its sensors then."""
+    """Readings of one gauge: ``times`` on this rank's clock, and the ``values`` of each sensor at these times."""
 
     gauge: Gauge
     times: "array[float]" = field(default_factory=lambda: array("d"))
@@ -90,8 +89,8 @@ class _Readings:
 
 
 class EnergyMeter:
-    """Reads ``gauges`` from :meth:`start` to :meth:`stop`, every ``period_s`` and at both ends, in a thread of its own;
-    without sensors there is no thread."""
+    """Reads ``gauges`` in a thread from :meth:`start` to :meth:`stop`, every ``period_s``; no thread without
+    sensors."""
 
     def __init__(self, gauges: Sequence[Gauge], period_s: float = PERIOD_S) -> None:
         self._period_s = period_s
@@ -107,7 +106,7 @@ class EnergyMeter:
             self._thread.start()
 
     def stop(self) -> None:
-        """Read once more and end; does nothing if it never began."""
+        """Read the gauges a last time and end the thread; does nothing if it was never started."""
         if self._thread is None:
             return
         self._stopped.set()
@@ -116,7 +115,8 @@ class EnergyMeter:
         self._read()
 
     def series(self, zero: float, lost: str = "") -> list[Series]:
-        """What each gauge measured, timed from ``zero`` of this rank's clock; ``lost``: why readings do not count."""
+        """Return the energy of each gauge, timed from this rank's clock at ``zero``; ``lost``: why readings are
+        void."""
         return [readings.series(zero, lost) for readings in self._readings]
 
     def _serve(self) -> None:
@@ -133,7 +133,7 @@ def energy_file(folder: Path, rank: int) -> Path:
 
 
 def write_series(path: Path, every: Sequence[Series]) -> None:
-    """Write all series of a rank; empty where it has no gauge."""
+    """Write the energy series of a rank to a file, which is empty if the rank has no gauge."""
     facts = [
         {"part": s.gauge.part, "name": s.gauge.name, "host": platform.node(), "ranks": s.gauge.ranks,
          "source": s.reason or s.gauge.source, "status": "unavailable" if s.reason else "measured"}
@@ -147,8 +147,8 @@ def write_series(path: Path, every: Sequence[Series]) -> None:
 
 
 def energy_figures(folder: Path, ranks: int, span: tuple[float, float], epochs: Floats) -> list[EnergyFigure]:
-    """Figures of all ranks' files for the ``span`` of a run and its training ``epochs`` float64 [E, 2]: begin and end
-    in seconds of the trace."""
+    """Compute energy figures from the files of all ranks. ``span`` of the run and training ``epochs``, float64 [E, 2]:
+    begin and end in seconds of the trace."""
     figures = []
     for rank in range(ranks):
         with np.load(energy_file(folder, rank), allow_pickle=False) as file:

@@ -1,1 +1,1 @@
-"""How the ranks of a run are started on this host, and what a process does before it works."""
+"""Starts the ranks of a run on this host, and prepares each process before it trains."""

@@ -1,4 +1,4 @@
-"""Starts the ranks of a run on this host, watches them, and reports the one reason when it fails."""
+"""Starts the ranks of a run on this host, watches them, and reports one reason when the run fails."""
 
 import os
 import signal
@@ -17,15 +17,15 @@ from executor.world.environment import LAUNCHER, RENDEZVOUS, threads_per_rank
 
 POLL_S = 0.02
 GRACE_S = 3.0
-"""Time that the other ranks get to report what happened to them, and then to end, before they are killed."""
+"""Seconds that the other ranks have to report a failure, and then to end, before they are killed."""
 INTERRUPTED = 130
-"""Exit status of a process that Ctrl-C has ended, as shells give it."""
+"""Exit status of a process after Ctrl-C, as shells report it."""
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a rank runs, if not simply on this host: words before its command, its place on its host, the number of the
-    host's ``cores``, its network interface, more environment ``variables``."""
+    """Where a rank runs, if not simply on this host. ``prefix``: words before the rank's command; ``cores``: number of
+    the host's cores; ``interface``: network interface; ``variables``: more environment variables."""
 
     prefix: tuple[str, ...]
     local_rank: int
@@ -36,9 +36,9 @@ class Seat:
 
 
 def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = None) -> int:
-    """Run DIR with one process a rank; the exit status. ``arguments`` are passed on to the ranks.
+    """Train a prepared run directory with one process per rank; return the exit status. ``arguments`` go to the ranks.
 
-    ``seats`` [P]: where each rank runs; None: all on this host as it is.
+    ``seats`` [P]: where each rank runs; None: all on this host.
     """
     plan = RunPlan.open(root)
     plan.check_unfinished()
@@ -76,8 +76,8 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
 
 @contextmanager
 def ended_together() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A list for the processes of ranks: all are ended when the block is left, however. SIGTERM and Ctrl-C raise
-    :class:`KeyboardInterrupt`, after a message."""
+    """Yield a list for the processes of ranks, which are all ended when the block ends, for whatever reason. SIGTERM
+    and Ctrl-C raise :class:`KeyboardInterrupt`, after a message."""
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -103,7 +103,7 @@ def ended_together() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> int:
-    """Run a process a rank; the first exit status that is not 0, or 0. When one fails, the others are ended."""
+    """Run one process per rank; return the first exit status other than 0, or 0. When one fails, end the others."""
     try:
         with ended_together() as running:
             for command, environment in zip(commands, environments, strict=True):
@@ -116,7 +116,7 @@ def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mappi
 
 
 def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat | None = None) -> dict[str, str]:
-    """Environment variables of one rank: its place, threads and network interface, and this process as launcher."""
+    """Return the environment variables of one rank: place, threads, network interface, and this process as launcher."""
     local_rank, local_ranks = (rank, ranks) if seat is None else (seat.local_rank, seat.local_ranks)
     threads = str(threads_per_rank(wanted_threads, local_ranks, None if seat is None else seat.cores))
     environment = {
@@ -139,7 +139,7 @@ def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat
 
 
 def watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
-    """Wait until all ranks have succeeded or one has failed; whether one has failed."""
+    """Wait until all ranks have succeeded or one has failed; return whether one has failed."""
     while True:
         states = [process.poll() for process in running]
         if any(states):
@@ -150,8 +150,8 @@ def watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
 
 
 def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Set[int]) -> str:
-    """Why the run ended: the cause that a rank reports, else which rank was killed or ended without a report, else
-    which rank lost contact. ``first``: ranks that had failed before any other."""
+    """Return why the run ended: the cause that a rank reports, else which rank was killed or ended without a report,
+    else which rank lost contact. ``first``: ranks that failed before all others."""
     notes = read_failures(plan.trace)
     causes = [note.message for note in notes if note.kind == "cause"]
     if causes:

@@ -1,4 +1,4 @@
-"""What a process does before it works: one OpenMP runtime, and imports that Python's garbage collector leaves alone."""
+"""Prepares a process before it trains: one OpenMP runtime, and imports that Python's garbage collector ignores."""
 
 import ctypes
 import gc
@@ -11,11 +11,12 @@ NUMBA_NEEDS = "libgomp.so.1.0.0"
 
 
 def share_runtime() -> bool:
-    """Load the system's GNU OpenMP runtime, before torch does; whether it is loaded now.
+    """Load the system's GNU OpenMP runtime before torch does; return whether it is loaded.
 
-    torch brings its own copy and Numba opens the system's by file name. With two copies in a process, the idle workers
-    of one spin on the cores that the other one needs, after every parallel region. The loader hands torch the copy that
-    is loaded already. Where torch came first, or there is no such file, two copies stay: slower, but as correct.
+    torch brings its own copy, and Numba opens the system's by file name. With two copies in a process, idle workers of
+    one spin on cores that the other one needs, after every parallel region. The loader gives torch the copy that is
+    already loaded. Where torch was loaded first, or the file does not exist, two copies stay: slower, but equally
+    correct.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -28,10 +29,10 @@ def share_runtime() -> bool:
 
 @contextmanager
 def lasting_imports() -> Iterator[None]:
-    """Import inside this block: the garbage collector does not run, and never looks at what exists at its end.
+    """Import inside this block: the garbage collector is off, and later ignores all objects that exist at its end.
 
     torch and Numba make half a million objects that live as long as the process. Searching them for cycles takes a
-    sixth of the time to import them, and 0.1 s or more at each later collection, in the middle of an epoch as well.
+    sixth of the time to import them, and 0.1 s or more at each later collection, also in the middle of an epoch.
     """
     gc.disable()
     try:

@@ -1,15 +1,15 @@
-"""glibc's allocator: its settings for a run, and its heap while allocated memory is measured.
+"""Configures glibc's allocator for a run, and prepares its heap for measuring allocated memory.
 
 glibc hands blocks above a threshold to ``mmap`` and returns them on ``free``, so that the kernel zeroes every large
-temporary, page by page, on first touch. Raised thresholds keep freed blocks in the process. The settings decide times
-and memory of a run, so they are recorded with it.
+temporary, page by page, on first touch. Raised thresholds keep freed blocks in the process. The settings affect times
+and memory of a run, so the result records them.
 
-While allocated memory is measured (:mod:`executor.memory.peak`), the heap's holes are filled, and small blocks get
-room beforehand. A run makes objects that are no arrays: ops and their records, queues, what libraries store about each
-call. With what is kept for its threads (:mod:`executor.rank.lanes`) they took 1.2 to 1.6 MiB of a rank's 9. They are
-blocks below a page, in the heap of the C library or in Python's own, and do not grow with the graph; a GPU's allocator
-counts none of them. Here they lie in room that the idle process was given, which no array of a page or more can use;
-``result.json`` says so.
+While allocated memory is measured (:mod:`executor.memory.peak`), holes in the heap are filled, and room for small
+blocks is made in advance. A run makes objects that are not arrays: ops and their records, queues, data of libraries
+about each call. With the data kept for threads (:mod:`executor.rank.lanes`) they took 1.2 to 1.6 MiB of a rank's 9.
+They are blocks below a page, in the heap of the C library or of Python, and do not grow with the graph; a GPU's
+allocator counts none of them. Here they use room allocated by the idle process, which arrays of a page or more cannot
+use; ``result.json`` states this.
 """
 
 import ctypes
@@ -26,27 +26,28 @@ LARGEST_THRESHOLD = 2**31 - 1
 """``mallopt`` takes an int."""
 TOP_PAD = 64 * 2**20
 PAGE = mmap.PAGESIZE
-"""Smallest block that is mapped by itself while allocated memory is measured, and what its size is rounded up to."""
+"""Smallest block that is mapped separately while allocated memory is measured; sizes are rounded up to pages."""
 ROOM = 4 * 2**20
 """Bytes of room in the C library's heap, and as many in Python's. Objects that need more count as allocated."""
 SMALL = PAGE - 96
 """Bytes of a free piece of the heap: too few for a block of a page, and without a whole page that trimming the heap
 would give back."""
 FENCE = 24
-"""Bytes that stay at the beginning of each piece and separate it from the one before it."""
+"""Bytes that stay allocated at the beginning of each piece, which separate it from the previous piece."""
 OBJECT = 400
-"""Bytes of an object while room is made: Python's own heap holds those of up to 512."""
+"""Bytes of each object with which room is made in Python's own heap, which holds objects of up to 512 bytes."""
 KEPT = 1000
-"""One object of so many stays, so that some stay in each of the pieces (1 MiB) that Python's heap takes and returns."""
+"""One object in so many stays allocated, so that Python keeps each piece (1 MiB) of its heap."""
 LARGEST_HOLE = 2**30
 
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The settings made. ``applied`` is false where one was not possible, and ``reason`` says which and why.
+    """The allocator settings of a process. ``applied`` is false where one was not possible; ``reason`` states which and
+    why.
 
     ``mmap_threshold``, ``trim_threshold``, ``top_pad`` in bytes; ``mmap_max`` 0: no block is mapped; ``arenas``: heaps
-    that threads share. None: left as it was.
+    that threads share. None: unchanged.
     """
 
     applied: bool
@@ -58,15 +59,15 @@ class AllocatorSettings:
     arenas: int | None = None
 
     def provenance(self) -> dict[str, object]:
-        """The settings as the result of a run records them."""
+        """Return the settings as the result of a run records them."""
         return asdict(self)
 
 
 def tune_allocator() -> AllocatorSettings:
-    """Raise glibc's thresholds for this process; with another C library nothing happens, and the reason is given.
+    """Raise glibc's thresholds for this process. With another C library nothing happens, and ``reason`` states why.
 
-    Call it before other threads allocate. Freed memory then stays with the process; blocks above 2 GiB are still
-    mapped afresh. All threads share one heap: heaps of their own end at 64 MiB, and larger blocks would be mapped.
+    Call it before other threads allocate. Freed memory then stays in the process; blocks above 2 GiB are still mapped
+    each time. All threads share one heap, since separate heaps end at 64 MiB and larger blocks would be mapped.
     """
     library, version = platform.libc_ver()
     if not sys.platform.startswith("linux") or library != "glibc":
@@ -100,21 +101,21 @@ def _apply(mallopt: Callable[[int, int], int], where: str) -> AllocatorSettings:
 
 
 def release_free_memory() -> None:
-    """Give freed memory back to the system; with another C library nothing happens."""
+    """Return freed memory to the system; with another C library than glibc nothing happens."""
     if sys.platform.startswith("linux") and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @dataclass
 class Room:
-    """Room for small blocks and objects, kept by ``fences`` (addresses) between pieces of the C library's heap and
-    ``objects`` in each piece of Python's."""
+    """Room for small blocks and objects: ``fences`` (addresses) separate pieces of the C library's heap, and
+    ``objects`` keep pieces of Python's."""
 
     fences: list[int] = field(default_factory=list)
     objects: list[bytes] = field(default_factory=list)
 
     def close(self) -> None:
-        """Give the room back to both heaps: every allocation of a process that runs again searches free pieces."""
+        """Give the room back to both heaps, since every later allocation would search the free pieces."""
         if self.fences:
             library = c_library()
             while self.fences:
@@ -123,7 +124,7 @@ class Room:
 
 
 def make_room(nbytes: int = ROOM) -> Room:
-    """Allocate so many bytes of small blocks and as many of small objects, write to them, and free them in place."""
+    """Allocate ``nbytes`` of small blocks and as many of small objects, write to them, and free them in place."""
     library = c_library()
     pieces = [library.malloc(SMALL) for _ in range(nbytes // SMALL)]
     for piece in pieces:
@@ -133,12 +134,12 @@ def make_room(nbytes: int = ROOM) -> Room:
 
 
 def fill_holes() -> list[int]:
-    """Allocate the free pieces of the heap that blocks of a page would fit into; the addresses of the new blocks.
+    """Allocate all free pieces of the heap into which blocks of a page fit; return the addresses of the new blocks.
 
-    Such pieces would serve blocks of a page or more before any is mapped, and their pages would stay when those are
-    freed. Nothing is written to the new blocks, so they cost no memory.
+    Otherwise such pieces would serve blocks of a page or more, and their pages would stay when those blocks are freed.
+    The new blocks are never written to, so they cost no memory.
     """
-    library, taken, size = c_library(), [], LARGEST_HOLE
+    library, filled, size = c_library(), [], LARGEST_HOLE
     while size >= PAGE:
         mapped = library.mallinfo().hblks
         block = library.malloc(size)
@@ -146,19 +147,19 @@ def fill_holes() -> list[int]:
             library.free(block)
             size //= 2
         else:
-            taken.append(int(block))
-    return taken
+            filled.append(int(block))
+    return filled
 
 
 class _Allocator(ctypes.Structure):
-    """glibc's ``struct mallinfo``; ``hblks`` counts the blocks that are mapped by themselves."""
+    """glibc's ``struct mallinfo``; ``hblks`` counts the blocks that are mapped separately."""
 
     names = "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
     _fields_: ClassVar = [(name, ctypes.c_int) for name in names]
 
 
 def c_library() -> ctypes.CDLL:
-    """Functions of the C library's allocator."""
+    """Return the C library with declared types of its allocator functions."""
     library = ctypes.CDLL(None)
     library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
     library.realloc.argtypes, library.realloc.restype = [ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p

@@ -1,19 +1,19 @@
-"""Measures the peaks of allocated and of resident memory of this process, less what the idle process held.
+"""Measures the peaks of allocated and of resident memory of this process, minus the memory of the idle process.
 
-On a GPU the caching allocator counts what it has handed out and what it keeps. glibc does not, and with its blocks kept
-for reuse (:mod:`executor.memory.allocator`) the resident memory depends on how they happen to lie: the same run took
-116 to 179 MiB. So until the first training epoch has ended, whose times do not count, each block of a page or more is
-mapped by itself and returned at once. That epoch's high-water mark is the peak of allocated memory. The first
-evaluation, which may hold more, is measured in the same way, and the higher mark counts.
+On a GPU the caching allocator counts the memory that it has handed out and that it keeps. glibc does not, and with
+freed blocks kept (:mod:`executor.memory.allocator`) the resident memory depends on how blocks happen to be placed: the
+same run took 116 to 179 MiB. So until the first training epoch has ended, whose times do not count, each block of a
+page or more is mapped separately and returned at once. The high-water mark of that epoch is the peak of allocated
+memory. The first evaluation, which may hold more, is measured in the same way, and the higher mark counts.
 
 Pages of files do not count, since ranks share them and the system may drop them: code that is read on its first call,
-batches and lists that lie mapped. Their number grows, also after the peak of an epoch, so they are subtracted from the
-mark whenever an op ends. Memory that the ranks of a host share counts on its first rank only. The peak of all other
-epochs, with blocks kept, is the resident one, the allocator's slack and pages of files included.
+memory-mapped batches and lists. Their number grows, also after the peak of an epoch, so they are subtracted from the
+mark whenever an op ends. Memory that the ranks of a host share counts on its first rank only. The resident peak is that
+of all other epochs, with freed blocks kept, and includes the allocator's slack and pages of files.
 
 The idle process has loaded its libraries and its program, made its process groups and threads, run every kernel once,
-and has room for blocks of less than a page. So objects of a run that are no arrays of a page or more do not count, as
-on a GPU, whose allocator holds only tensors.
+and has room for blocks of less than a page. So objects that are not arrays of a page or more do not count, as on a GPU,
+whose allocator holds only tensors.
 """
 
 import ctypes
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 PIECE = 2**30
-"""Bytes of one block when memory is touched ahead: blocks above 2 GiB are always mapped."""
+"""Bytes of one block when memory is touched in advance: blocks above 2 GiB are always mapped."""
 SLACK = 0.5
-"""Memory beyond its peak that a process touches ahead, as a share of that peak. Small blocks split free ones, so the
-heap grows while training until the large ones fit again: by 0.2 to 0.9 of the peak in runs of vanilla, cdfgnn and
+"""Memory beyond its peak that a process touches in advance, as a share of that peak. Small blocks split free ones, so
+the heap grows during training until large ones fit again: by 0.2 to 0.9 of the peak in runs of vanilla, cdfgnn and
 cagnet on ogbn_arxiv. In a virtual machine whose host takes free pages back, an op that first touches 87 MiB takes 0.04
 to 0.9 s longer, at a random time on a random rank."""
 MEASURING = {M_MMAP_THRESHOLD: PAGE, M_TRIM_THRESHOLD: PAGE, M_TOP_PAD: 0}
@@ -68,12 +68,12 @@ class PeakMemory:
     :meth:`note` after each op, :meth:`reset` after the first epoch, and :meth:`start_again` and :meth:`reset` around
     the first evaluation.
 
-    ``baseline``: bytes resident in the idle process; ``idle``: those of them that are not pages of files. ``method``:
-    how the resident peak was measured. ``allocated``: peak with blocks of a page or more mapped; None where it is not
-    possible or not yet known. ``resident``: highest resident memory before :meth:`start_again`. ``measures``: such
-    blocks are mapped now, so :meth:`note` counts. ``_mark``: the high-water mark at the last note. ``holes``: addresses
-    of blocks that fill the heap's holes meanwhile. ``room``: room for small objects. ``processes``: how many share this
-    machine's free memory. ``first``: this rank is the first of its host, on which shared memory counts.
+    ``baseline``: resident bytes of the idle process; ``idle``: ``baseline`` without pages of files. ``method``: how the
+    resident peak was measured. ``allocated``: peak with blocks of a page or more mapped; None where it is not possible
+    or not yet known. ``resident``: highest resident memory before :meth:`start_again`. ``measures``: whether such
+    blocks are mapped now, so that :meth:`note` counts. ``_mark``: high-water mark at the last note. ``holes``:
+    addresses of blocks that fill holes in the heap. ``room``: room for small objects. ``processes``: how many share
+    this machine's free memory. ``first``: whether this rank is the first of its host, on which shared memory counts.
     """
 
     device: torch.device
@@ -94,8 +94,8 @@ class PeakMemory:
     def begin(
         cls, device: torch.device, settings: AllocatorSettings, processes: int = 1, first: bool = True
     ) -> "PeakMemory":
-        """Measure the idle process. From now on map blocks of a page or more, where the allocator can do so and stop
-        again: otherwise blocks of the set-up would leave holes that count as allocated."""
+        """Measure the idle process, then map each block of a page or more, if the allocator can do so and stop again.
+        Otherwise blocks of the set-up would leave holes that count as allocated."""
         gc.collect()
         mapped = device.type == "cpu" and settings.applied and settings.mmap_threshold is not None
         mapped = mapped and _status("RssFile") is not None and _clear()
@@ -111,7 +111,7 @@ class PeakMemory:
         return cls(device, baseline, idle, "", 0 if mapped else None, holes, room, processes, first)
 
     def start(self) -> None:
-        """Call before the first epoch: the set-up does not count."""
+        """Start measuring before the first epoch, so that the set-up does not count."""
         gc.collect()
         if self.allocated is not None:
             self.holes += fill_holes()
@@ -119,10 +119,10 @@ class PeakMemory:
             self.measures = True
 
     def note(self) -> None:
-        """Call when an op has ended, from any thread: raise ``allocated`` to the peak so far.
+        """Raise ``allocated`` to the peak so far; called from any thread when an op has ended.
 
-        If the mark has not risen since the last note, it includes pages of files from then that may since have been
-        dropped, so subtracting today's pages would leave too much. Then the memory resident now counts.
+        If the mark has not risen since the last note, it includes pages of files that may have been dropped since, so
+        subtracting today's pages would leave too much. Then the memory resident now counts.
         """
         with self._lock:
             status = _statuses()
@@ -136,11 +136,11 @@ class PeakMemory:
         self._mark = 0
 
     def _elsewhere(self, status: Mapping[str, int]) -> int:
-        """Resident bytes that do not count: the idle process, pages of files, memory shared by another rank."""
+        """Return resident bytes that do not count: the idle process, pages of files, memory shared by another rank."""
         return status.get("RssFile", 0) + (0 if self.first else status.get("RssShmem", 0)) + self.idle
 
     def start_again(self) -> bool:
-        """Call before the first evaluation: map large blocks again until :meth:`reset`; whether that is possible."""
+        """Map large blocks again before the first evaluation, until :meth:`reset`; return whether that is possible."""
         if self.allocated is None:
             return False
         gc.collect()
@@ -153,8 +153,8 @@ class PeakMemory:
         return True
 
     def reset(self) -> None:
-        """Call after the first epoch: record its peak, keep blocks again with memory for the peak and :data:`SLACK`,
-        and restart the resident peak. Ranks take different times for it."""
+        """Record the peak of the first epoch, keep freed blocks again with memory for the peak and :data:`SLACK`, and
+        restart the resident peak. Ranks take different times for it."""
         if self.allocated is not None:
             self.note()
             self.measures = False
@@ -174,7 +174,7 @@ class PeakMemory:
             self.method = "ru_maxrss of the whole run (the high-water mark cannot be reset here), less the idle process"
 
     def close(self) -> None:
-        """Free the memory that measuring took; call it after the peaks were read."""
+        """Free the memory that measuring used; call it after the peaks were read."""
         self._free_holes()
         self.room.close()
 
@@ -185,7 +185,7 @@ class PeakMemory:
                 library.free(self.holes.pop())
 
     def peak_bytes(self) -> int:
-        """Peak of allocated memory, or of resident memory where that is not known; at least 0."""
+        """Return the peak of allocated memory, or of resident memory where the former is unknown; at least 0."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         return self.allocated or self.resident_bytes()
@@ -200,7 +200,7 @@ class PeakMemory:
         return self.method
 
     def resident_bytes(self) -> int:
-        """Peak of resident memory since the first epoch, what the allocator keeps included; at least 0."""
+        """Return the peak of resident memory since the first epoch, including the allocator's slack; at least 0."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_reserved(self.device))
         reset = self.method.startswith("VmHWM")
@@ -210,7 +210,8 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class NotedMemory:
-    """The ``record`` of a run while memory is measured: notes memory whenever an op has ended, then the op."""
+    """Wraps the ``record`` of a run while memory is measured: notes memory whenever an op has ended, then records the
+    op."""
 
     record: "Record"
     memory: PeakMemory
@@ -221,7 +222,7 @@ class NotedMemory:
 
 
 def _clear() -> bool:
-    """Reset the high-water mark of resident memory; whether that is possible."""
+    """Reset the high-water mark of resident memory; return whether that is possible."""
     try:
         CLEAR.write_text("5")
     except OSError:
@@ -230,13 +231,13 @@ def _clear() -> bool:
 
 
 def _touch(nbytes: int) -> None:
-    """Let the heap grow by so many bytes and free them, so that the next epochs need no new pages."""
+    """Grow the heap by ``nbytes`` and free them, so that the next epochs need no new pages."""
     blocks = [torch.ones(min(PIECE, nbytes - start), dtype=torch.uint8) for start in range(0, max(nbytes, 0), PIECE)]
     del blocks
 
 
 def _set(parameters: Mapping[int, int]) -> bool:
-    """Set parameters of glibc's allocator; whether it took them all."""
+    """Set parameters of glibc's allocator; return whether it accepted all of them."""
     mallopt = ctypes.CDLL(None).mallopt
     done = [mallopt(name, value) == 1 for name, value in parameters.items()]
     return all(done)
@@ -247,7 +248,7 @@ def _status(field: str) -> int | None:
 
 
 def _statuses() -> dict[str, int]:
-    """Bytes of this process's memory by the name of the system's field, read at once; empty where there are none."""
+    """Return bytes of this process's memory by name of the system's field, read at once; empty where there are none."""
     try:
         lines = STATUS.read_text().splitlines()
     except OSError:

@@ -1,1 +1,1 @@
-"""What a run leaves behind: the files of each rank, the tables and the result that rank 0 makes of them."""
+"""Records a run: the files of each rank, and the tables and the result that rank 0 makes of them."""

@@ -1,4 +1,4 @@
-"""How a run fails: every rank leaves a note of what happened to it, and the launcher reports the one cause."""
+"""Reports failures of a run: every rank writes a note of its failure, and the launcher reports the one cause."""
 
 import json
 import re
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 SOURCE_PLACE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|cu):\d+\]\s*")
 CHATTER = "Check the logs"
-"""Begin of the advice at the end of Gloo's messages: there are no such logs here."""
+"""Begin of the advice at the end of Gloo's messages, which names logs that do not exist here."""
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
-"""Names of the errors of Python, torch and NumPy: the launcher recognises them without loading torch."""
+"""Names of the out-of-memory errors of Python, torch and NumPy, recognised without loading torch."""
 Kind = Literal["cause", "lost-peer"]
 
 
 class Note(NamedTuple):
-    """What a rank reports about its failure."""
+    """A rank's report of its failure."""
 
     rank: int
     kind: Kind
@@ -34,20 +34,20 @@ class Note(NamedTuple):
 
 
 class LostPeerError(BackendError):
-    """A collective failed because another rank is gone or silent: a consequence, not the cause."""
+    """Raised when a collective fails because another rank is gone or silent: a consequence, not the cause."""
 
 
 class NonFiniteError(BackendError):
-    """The loss is not finite any more; raised on all ranks alike."""
+    """Raised on all ranks alike when the loss is not finite any more."""
 
 
 def place_of(rank: int, now: "Now", op: str) -> str:
-    """Where an op failed, in words. Epochs count from 1, as in all that users read."""
+    """Describe where an op failed. Epochs count from 1, as in all that users read."""
     return f"rank {rank}, epoch {now.epoch + 1}, op '{op}'"
 
 
 def op_failure(op: Op | None, now: "Now", rank: int, error: Exception) -> BackendError:
-    """The error of an op, with where it happened. A failed communication means that another rank is gone."""
+    """Return the error of a failed op, with its place. A failed communication means that another rank is gone."""
     if op is None:
         return BackendError(f"rank {rank}: {error}")
     where = place_of(rank, now, op.name)
@@ -60,22 +60,22 @@ def op_failure(op: Op | None, now: "Now", rank: int, error: Exception) -> Backen
 
 
 def outside_ops(rank: int, error: Exception) -> Exception:
-    """The error of a rank outside an op: where it comes from the backend that moves data (a barrier, a sum of the
-    driver's own), another rank is gone."""
+    """Return the error of a rank outside an op. An error of the communication backend, such as in a barrier or a sum of
+    the driver's own, means that another rank is gone."""
     if isinstance(error, SimgnnError) or not _is_transport(error):
         return error
     return _lost(f"rank {rank}", _first_line(error))
 
 
 def _lost(where: str, message: str) -> LostPeerError:
-    said = message.partition(CHATTER)[0].rstrip(" .")
+    reason = message.partition(CHATTER)[0].rstrip(" .")
     return LostPeerError(
-        f"{where}: lost contact with another rank ({said}); it died, or was silent for longer than train.timeout"
+        f"{where}: lost contact with another rank ({reason}); it died, or was silent for longer than train.timeout"
     )
 
 
 def _place(error: Exception) -> str:
-    """The place in a user's own code where an error was raised; empty if it was in simgnn or in a library."""
+    """Return the place in a user's own code where an error was raised; empty if it was in simgnn or in a library."""
     libraries = (*site.getsitepackages(), sysconfig.get_path("stdlib"))
     known = [Path(__file__).parents[1], Path(simgnn.__file__).parent, *map(Path, libraries)]
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
@@ -86,14 +86,14 @@ def _place(error: Exception) -> str:
 
 
 def write_failure(folder: Path, rank: int, error: BaseException) -> None:
-    """Leave a :class:`Note` for the launcher."""
+    """Write a :class:`Note` of an error for the launcher."""
     kind: Kind = "lost-peer" if isinstance(error, LostPeerError) else "cause"
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"rank-{rank}.failure.json", json.dumps(Note(rank, kind, str(error))._asdict()))
 
 
 def read_failures(folder: Path) -> list[Note]:
-    """All notes, causes first."""
+    """Return the notes of all ranks, causes first."""
     notes = [Note(**json.loads(path.read_text())) for path in sorted(folder.glob("rank-*.failure.json"))]
     return sorted(notes, key=lambda note: note.kind != "cause")
 
@@ -105,7 +105,7 @@ def clear_failures(folder: Path) -> None:
 
 
 def _is_transport(error: Exception) -> bool:
-    """Whether an error comes from the backend that moves data, not from a handler's own work."""
+    """Return whether an error comes from the communication backend, not from a handler's own work."""
     words = ("gloo", "connection", "timed out", "timeout", "nccl", "peer")
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
 

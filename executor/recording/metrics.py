@@ -1,4 +1,4 @@
-"""The numbers of training as they arrive: losses, evaluations, and the end of a run whose loss is no number."""
+"""Collects losses and evaluations while training runs, and ends a run whose loss is not finite."""
 
 import math
 from collections import deque
@@ -15,10 +15,10 @@ from simgnn.record.result import Accuracy
 
 
 class History:
-    """Losses by epoch and evaluations, the same on every rank since they are sums over all.
+    """Losses by epoch and evaluations, the same on every rank since they are sums over all ranks.
 
-    On a GPU numbers are copied to the host without waiting and looked at when they have arrived, at the latest when
-    :meth:`settle` is called.
+    On a GPU numbers are copied to the host asynchronously and checked when they have arrived, at the latest in
+    :meth:`settle`.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class History:
         self._coming: deque[tuple[Now, torch.Tensor, Any]] = deque()
 
     def observe(self, now: Now, metrics: torch.Tensor) -> None:
-        """Training metrics of a turn. Raises :class:`NonFiniteError`, on all ranks alike."""
+        """Note the training metrics of a step. Raises :class:`NonFiniteError`, on all ranks alike."""
         if metrics.device.type != "cuda":
             self._note(now, metrics)
             return
@@ -54,14 +54,14 @@ class History:
         loss = found.loss
         if found.nonfinite or not math.isfinite(loss):
             raise NonFiniteError(
-                f"the loss of epoch {now.epoch + 1} is no finite number ({loss}); "
+                f"the loss of epoch {now.epoch + 1} is not finite ({loss}); "
                 "lower train.learning_rate, or look for extreme values in the features"
             )
         # steps of one epoch add up; each is divided by the same number of training rows
         self.losses[now.epoch] = loss if now.step == 0 else self.losses.get(now.epoch, 0.0) + loss
 
     def accuracy(self) -> list[Accuracy]:
-        """Accuracy, or micro-F1, after each evaluated epoch (counted from 1); None where there are no such rows."""
+        """Return accuracy, or micro-F1, after each evaluated epoch (counted from 1); None for a split without rows."""
         result = []
         for epoch, counts in sorted(self.evaluations.items()):
             values: dict[str, float | None] = {}

@@ -1,4 +1,4 @@
-"""After a run: ranks' traces and counts become the tables and the result of the run directory."""
+"""Turns the traces and counts of all ranks into the tables and the result of the run directory."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from simgnn.tomlfile import write_atomically
 Pairs = Mapping[int, Mapping[tuple[int, int], list[int]]]
 """Payload that each rank counted: rank -> (op id, target) -> [messages, bytes]."""
 FIRST, TOLD = "first", "told"
-"""Epochs whose payload is counted apart: the first one, and those of :func:`payload_epochs`."""
+"""Epochs whose payload is counted separately: the first one, and those of :func:`payload_epochs`."""
 PHASES = ("total", FIRST, TOLD)
 """The parts of a run for which a rank counts its payload."""
 OTHER_ROWS = (
@@ -48,7 +48,7 @@ def write_counts(folder: Path, rank: int, counts: Mapping[str, Mapping[tuple[int
 
 
 def read_counts(folder: Path, ranks: int, phase: str) -> Pairs:
-    """All ranks' counts of one phase; a rank that did not get to write them counts as none."""
+    """Read all ranks' counts of one phase; a rank that did not write them has none."""
     found: dict[int, dict[tuple[int, int], list[int]]] = {}
     for rank in range(ranks):
         path = folder / f"rank-{rank}.traffic.json"
@@ -67,8 +67,8 @@ def write_report(
     notes: Sequence[str] = (),
 ) -> Result:
     """Write trace, ops, traffic, batches (of a mini-batch run), activity (where policies decide anything) and
-    ``result.json``, then seal what a replay reads. A run that failed gets them too, as far as it came. ``notes``
-    qualify its numbers."""
+    ``result.json``, then seal the files that a replay reads. A failed run gets the same files, as far as it ran.
+    ``notes`` qualify its numbers."""
     run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
     whole = status == "ok"  # else ranks have not written all their counts and readings, or those of other epochs
     trace = merge_trace(plan.trace, program)
@@ -89,7 +89,7 @@ def write_report(
     columns = Columns.of(trace, program)
     windows = epoch_windows(columns)
     seconds = (windows[:, 1] - windows[:, 0]).tolist()
-    steady, told = seconds[1:] or seconds, payload_epochs(len(seconds))
+    steady, counted = seconds[1:] or seconds, payload_epochs(len(seconds))
     # from the first issue of the run to its last end, evaluations included
     span = (pc.min(trace["issued_s"]).as_py(), pc.max(trace["ended_s"]).as_py())
     energy = energy_figures(plan.trace, ranks, span, windows) if whole else []
@@ -110,12 +110,12 @@ def write_report(
         epoch_s=seconds,
         epoch_s_median=float(np.median(steady)) if steady else None,
         per_rank=rank_times(columns, ranks) if seconds else [],
-        payload_epochs=(told[0], told[-1]) if told else None,
-        bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, told) if whole else [],
+        payload_epochs=(counted[0], counted[-1]) if counted else None,
+        bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, counted) if whole else [],
         bytes_sent_first_epoch=pair_matrix(counts[FIRST], program, ranks, 1) if whole else [],
-        messages=mean_matrix(counts[TOLD], program, ranks, 0, told) if whole else [],
-        collective_bytes=per_rank(columns, "collective_bytes", ranks, told),
-        control_bytes=per_rank(columns, "control_bytes", ranks, told),
+        messages=mean_matrix(counts[TOLD], program, ranks, 0, counted) if whole else [],
+        collective_bytes=per_rank(columns, "collective_bytes", ranks, counted),
+        control_bytes=per_rank(columns, "control_bytes", ranks, counted),
         buffer_bytes=buffer_bytes(program),
         **(memory or {}),
         energy_J=sum_of(energy, "device", "total_J"),
@@ -133,10 +133,10 @@ def write_report(
 
 
 def merge_trace(folder: Path, program: Program) -> pa.Table:
-    """One table of all ranks, sorted by (rank, epoch, issue), from DIR/trace.
+    """Merge the traces of all ranks in ``folder`` into one table, sorted by (rank, epoch, issue).
 
-    Collectives start with their last member. Of a resumed run, each epoch comes from the last start that trained it,
-    and the times of each start follow those of the one before.
+    Collectives start with their last member. In a resumed run, each epoch comes from the last start that trained it,
+    and the times of each start follow those of the previous one.
     """
     parts: dict[int, list[tuple[pa.Table, int]]] = {}
     for _, number, table, start in read_parts(folder, "", TRACE_SCHEMA):
@@ -161,7 +161,8 @@ def merge_trace(folder: Path, program: Program) -> pa.Table:
 
 
 def collective_starts(program: Program, trace: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """When the work of each op began: for a collective at the latest issue of its group, else when it was issued.
+    """Return when the work of each op began: for a collective at the latest issue of its group, else when it was
+    issued.
 
     A member may leave before the last one comes (the root of a broadcast): its start is then its end.
     """
@@ -186,7 +187,7 @@ def collective_starts(program: Program, trace: Mapping[str, NDArray[Any]]) -> ND
 
 
 def traffic_table(pairs: Pairs) -> pa.Table:
-    """Payload by op and rank pair (:data:`simgnn.record.trace.TRAFFIC_SCHEMA`)."""
+    """Build the table of payload by op and rank pair (:data:`simgnn.record.trace.TRAFFIC_SCHEMA`)."""
     rows = sorted(
         (op_id, source, target, messages, nbytes)
         for source, counted in pairs.items()
@@ -197,7 +198,7 @@ def traffic_table(pairs: Pairs) -> pa.Table:
 
 
 def pair_matrix(pairs: Pairs, program: Program, ranks: int, what: int) -> list[list[int]]:
-    """[P][P] messages (``what`` = 0) or payload bytes (1) of training ops, from rank to rank; control ops left out."""
+    """Sum messages (``what`` = 0) or payload bytes (1) of training ops by [source, target], without control ops."""
     matrix = [[0] * ranks for _ in range(ranks)]
     for source, counted in pairs.items():
         for (op_id, target), numbers in counted.items():
@@ -209,5 +210,6 @@ def pair_matrix(pairs: Pairs, program: Program, ranks: int, what: int) -> list[l
 
 
 def mean_matrix(pairs: Pairs, program: Program, ranks: int, what: int, epochs: range) -> list[list[float]]:
-    """:func:`pair_matrix` of what was counted in several epochs, mean of an epoch; zeros without an epoch."""
+    """Return :func:`pair_matrix` of payload counted in several epochs, as the mean per epoch; zeros without an
+    epoch."""
     return [[total / max(len(epochs), 1) for total in row] for row in pair_matrix(pairs, program, ranks, what)]

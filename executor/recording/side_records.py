@@ -1,4 +1,4 @@
-"""What a rank records beside its trace: decisions of policies, losses of mini-batches, where their rows came from."""
+"""Records beside a rank's trace: decisions of policies, losses of mini-batches, and sources of their rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ from simgnn.record.batches import LOSSES_SCHEMA, TAKEN_SCHEMA, places_of
 
 FLUSH_ROWS = 65_536
 SCHEMAS = {"activity": ACTIVITY_SCHEMA, "losses": LOSSES_SCHEMA, "taken": TAKEN_SCHEMA}
-"""Schema of each kind of file that a rank writes: its decisions, its losses, the origins of its rows."""
+"""Schema of each kind of file that a rank writes: decisions, losses, sources of rows."""
 
 
 def record_file(folder: Path, rank: int, kind: str) -> Path:
-    """Where a rank writes its rows of a kind."""
+    """Return the file to which a rank writes its records of a kind."""
     return folder / f"rank-{rank}.{kind}.arrow"
 
 
@@ -39,7 +39,7 @@ class SideFile(RowFile):
 
 
 class DecisionRecorder(SideFile):
-    """The decisions of a rank's policies."""
+    """Records the decisions of a rank's policies."""
 
     def __init__(self, folder: Path, rank: int, start_epoch: int = 0) -> None:
         super().__init__(folder, rank, "activity", start_epoch)
@@ -54,8 +54,8 @@ class DecisionRecorder(SideFile):
 
 
 class LossRecorder(SideFile):
-    """The losses of a rank's mini-batches, before they are summed over ranks. ``trained``: the training rows of all
-    ranks, which losses were divided by."""
+    """Records the losses of a rank's mini-batches, before they are summed over ranks. ``trained``: number of training
+    rows of all ranks, by which losses were divided."""
 
     def __init__(self, folder: Path, rank: int, trained: int, start_epoch: int = 0) -> None:
         super().__init__(folder, rank, "losses", start_epoch, flush_rows=4096)
@@ -70,8 +70,8 @@ class LossRecorder(SideFile):
 
 
 class OriginRecorder(SideFile):
-    """Where a rank got the rows of its mini-batches. ``places``: names of all places where it counts rows, of
-    :func:`simgnn.record.batches.places_of`."""
+    """Records where a rank got the rows of its mini-batches. ``places``: names of all places where rows are counted,
+    from :func:`simgnn.record.batches.places_of`."""
 
     def __init__(self, folder: Path, rank: int, places: Sequence[str], start_epoch: int = 0) -> None:
         super().__init__(folder, rank, "taken", start_epoch)
@@ -86,7 +86,7 @@ class OriginRecorder(SideFile):
 
 
 class Notes:
-    """The side records of one rank, to which the handlers of its context write; only those that its program has.
+    """The side records of one rank, to which the handlers of its context write; only the kinds that its program has.
 
     ``start``: epochs that earlier starts of the run have trained; ``resume``: whether their records are kept.
     """
@@ -111,7 +111,7 @@ class Notes:
             self._files += [losses, origins]
 
     def files(self, rank: int) -> list[Path]:
-        """The files in which another rank of the run writes the same."""
+        """Return the files to which another rank of the run writes the same kinds of records."""
         return [record_file(self._folder, rank, kind) for kind in self._kinds]
 
     def flush(self, force: bool = True) -> None:
@@ -124,7 +124,7 @@ class Notes:
 
 
 def merged_records(folder: Path, kind: str) -> pa.Table:
-    """The rows of one kind of all ranks; of a resumed run, each epoch from the last start that trained it."""
+    """Return the records of one kind of all ranks; in a resumed run, each epoch from the last start that trained it."""
     kept = [SCHEMAS[kind].empty_table()]
     ends: dict[int, int] = {}
     parts = read_parts(folder, kind, SCHEMAS[kind])

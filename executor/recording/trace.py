@@ -1,5 +1,5 @@
-"""Files that a rank appends Arrow batches to while a run goes on, so that a killed rank leaves its rows: the trace, and
-the base class of :mod:`executor.recording.side_records`."""
+"""Files to which a rank appends Arrow batches during a run, so that a killed rank leaves its rows: the trace, and the
+base class of :mod:`executor.recording.side_records`."""
 
 import re
 import time
@@ -20,13 +20,13 @@ FLUSH_ROWS = 4096
 FLUSH_S = 5.0
 START_EPOCH = b"start_epoch"
 LATEST = 1 << 30
-"""Number of the latest start of a run, whose files have none: it comes after all that have one."""
+"""Number of the latest start of a run, whose files have no number: larger than that of any earlier start."""
 
 
 class RowFile:
-    """Rows that the threads of a rank note in memory, and that the rank writes in batches, between turns.
+    """Rows that the threads of a rank note in memory, and that the rank writes in batches, between steps.
 
-    Notes must cost one append and nothing else: threads note rows in the middle of an epoch.
+    Noting a row must cost one append and nothing else, since threads note rows in the middle of an epoch.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, start_epoch: int) -> None:
@@ -36,11 +36,11 @@ class RowFile:
         self._writer = pa.ipc.new_stream(self._file, self._schema)
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
-        """Values of some noted rows, by column of the schema."""
+        """Return the values of some noted rows, by column of the schema."""
         raise NotImplementedError
 
     def write(self) -> bool:
-        """Write what was noted; whether there was anything."""
+        """Write the noted rows; return whether there were any."""
         rows = self._rows[:]
         del self._rows[: len(rows)]  # rows that other threads note meanwhile stay
         if rows:
@@ -60,7 +60,7 @@ class Recorder(RowFile):
     """The trace of a rank: its finished ops.
 
     Times are seconds of this rank's monotonic clock, or CUDA events; in the file they count from ``zero``, the moment
-    (of this rank's clock) when the first training turn began.
+    (of this rank's clock) when the first training step began.
     """
 
     def __init__(self, path: Path, rank: int, device: torch.device, start_epoch: int = 0) -> None:
@@ -72,7 +72,7 @@ class Recorder(RowFile):
         self._base: tuple[Any, float] | None = None
 
     def start(self, zero: float) -> None:
-        """The first training turn begins at ``zero`` of this rank's clock."""
+        """Set ``zero``, the moment on this rank's clock when the first training step begins."""
         self.zero = zero
         self._rebase()
 
@@ -80,7 +80,7 @@ class Recorder(RowFile):
         self._rows.append((now.epoch, now.step, op_id, issued, ended, sent))
 
     def flush(self, force: bool = True) -> None:
-        """Write what was noted; without ``force`` only when it is much, or old."""
+        """Write the noted rows; without ``force`` only when they are many, or old."""
         if not force and len(self._rows) < FLUSH_ROWS and time.perf_counter() - self._written_s < FLUSH_S:
             return
         if self.write():
@@ -88,7 +88,8 @@ class Recorder(RowFile):
         self._written_s = time.perf_counter()
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
-        """Values by column; an op starts when it was issued, until :mod:`executor.recording.report` knows better."""
+        """Return values by column; an op starts when it was issued, until :mod:`executor.recording.report` corrects
+        this."""
         epochs, steps, op_ids, issued, ended, sent = zip(*rows, strict=True)
         begins, ends = self._seconds(issued), self._seconds(ended)
         counted = [list(column) for column in zip(*sent, strict=True)]
@@ -113,14 +114,14 @@ class Recorder(RowFile):
 
 
 def warm_up_writer() -> None:
-    """Write one op into memory that is thrown away: Arrow allocates 4 MiB at the first batch, whenever that comes."""
+    """Write one op into memory and drop it, since Arrow allocates 4 MiB at the first batch, whenever that comes."""
     columns = [arrow_of([0], field.type) for field in TRACE_SCHEMA]
     with pa.ipc.new_stream(pa.BufferOutputStream(), TRACE_SCHEMA) as writer:
         writer.write_batch(pa.record_batch(columns, schema=TRACE_SCHEMA))
 
 
 def arrow_of(values: ArrayLike, kind: pa.DataType) -> pa.Array:
-    """A column. Numbers avoid pa.array(), which would import pandas in the middle of a run."""
+    """Build an Arrow column. Numbers avoid pa.array(), which would import pandas in the middle of a run."""
     if pa.types.is_string(kind):
         return pa.array(values, kind)
     column = np.asarray(values, dtype=kind.to_pandas_dtype())
@@ -128,14 +129,14 @@ def arrow_of(values: ArrayLike, kind: pa.DataType) -> pa.Array:
 
 
 def put_aside(path: Path) -> None:
-    """Keep what an earlier start of this run wrote: ``rank-0.arrow`` becomes ``rank-0.part-K.arrow``."""
+    """Keep the file of an earlier start of this run: ``rank-0.arrow`` becomes ``rank-0.part-K.arrow``."""
     if path.is_file():
         earlier = list(path.parent.glob(f"{path.stem}.part-*.arrow"))
         path.rename(path.with_name(f"{path.stem}.part-{len(earlier)}.arrow"))
 
 
 def read_part(path: Path, schema: pa.Schema = TRACE_SCHEMA) -> tuple[pa.Table, int]:
-    """The whole batches of a rank's file, also of a rank that was killed, and the epoch that it began with."""
+    """Read the complete batches of a rank's file, also of a killed rank, and the epoch with which the file begins."""
     batches = []
     try:
         with pa.OSFile(str(path), "rb") as source:
@@ -150,8 +151,8 @@ def read_part(path: Path, schema: pa.Schema = TRACE_SCHEMA) -> tuple[pa.Table, i
 
 
 def read_parts(folder: Path, kind: str, schema: pa.Schema) -> list[tuple[int, int, pa.Table, int]]:
-    """(rank, number of the start, its rows, its first epoch) of all files ``rank-R.KIND.arrow`` of a run and the parts
-    from before it was resumed; of traces, whose ``kind`` is empty, ``rank-R.arrow``."""
+    """Return (rank, number of the start, its rows, its first epoch) of all files ``rank-R.KIND.arrow`` of a run, also
+    of the parts from before it was resumed. An empty ``kind`` selects traces, ``rank-R.arrow``."""
     pattern = re.compile(rf"rank-(\d+)\.?{kind}(?:\.part-(\d+))?\.arrow")
     matches = ((pattern.fullmatch(path.name), path) for path in sorted(folder.glob("rank-*.arrow")))
     return [

@@ -1,1 +1,1 @@
-"""The ranks of a run among each other: their places, hosts, process groups and one clock."""
+"""Connects the ranks of a run: devices, hosts, process groups and one clock."""

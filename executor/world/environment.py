@@ -1,4 +1,4 @@
-"""Environment variables that give a process its place in a run, and the cores of this host."""
+"""Environment variables that give a process its rank in a run, and the number of usable cores."""
 
 import ctypes
 import os
@@ -8,19 +8,19 @@ import sys
 RENDEZVOUS = "SIMGNN_RENDEZVOUS"
 """File through which the ranks of one host find each other; without it torchrun's variables are used."""
 LAUNCHER = "SIMGNN_LAUNCHER"
-"""Process id of the launcher; ranks end with it."""
+"""Process id of the launcher; ranks end when it ends."""
 TESTBED = "SIMGNN_TESTBED"
-"""JSON: the testbed that this rank runs in and its place there, recorded with the result."""
+"""JSON of the testbed that this rank runs in and of the rank's place there, recorded with the result."""
 PR_SET_PDEATHSIG = 1
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_per_rank(wanted: int | None, ranks_on_host: int, cores: int | None = None) -> int:
-    """Threads that each rank computes with: those that the plan wants, else an equal part of the cores, at least one.
+    """Return the threads of each rank: the number that the plan wants, else an equal part of the cores, at least one.
 
     ``cores``: number of the host's cores, if not those of this process.
     """
@@ -28,7 +28,7 @@ def threads_per_rank(wanted: int | None, ranks_on_host: int, cores: int | None =
 
 
 def follow_launcher(launcher: int) -> None:
-    """Let the kernel end this process when its launcher dies, however it dies (Linux; elsewhere nothing happens)."""
+    """Let the kernel kill this process when its launcher ends for any reason (Linux; elsewhere nothing happens)."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Which ranks share a machine or a host, whatever the experiment calls hosts, and one clock for all of them."""
+"""Finds which ranks share a machine or a host, and how far each rank's clock is ahead of rank 0's."""
 
 import socket
 import time
@@ -14,7 +14,7 @@ PINGS = 32
 
 
 def kernel_identity() -> str:
-    """Name of the running kernel: processes with the same name share a monotonic clock, in any namespace."""
+    """Return the name of the running kernel: processes on one kernel share a monotonic clock, in any namespace."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -22,8 +22,8 @@ def kernel_identity() -> str:
 
 
 def host_identity() -> str:
-    """Name of this host: the running kernel and its network. Each network namespace of a kernel is a host of its own,
-    since only links join them; containers that share the machine's network are one host."""
+    """Return the name of this host: the running kernel and its network. Network namespaces of one kernel are separate
+    hosts, since only links join them; containers that share the machine's network are one host."""
     try:
         return f"{kernel_identity()}/{NETWORK.stat().st_ino}"
     except OSError:
@@ -31,14 +31,14 @@ def host_identity() -> str:
 
 
 def host_numbers(identities: Sequence[str]) -> tuple[int, ...]:
-    """Number of each rank's host, in the order of the hosts' first ranks."""
+    """Return the number of each rank's host, where hosts are numbered in the order of their first ranks."""
     order = list(dict.fromkeys(identities))
     return tuple(order.index(identity) for identity in identities)
 
 
 def one_machine_notes(declared: Sequence[int], found: Sequence[int]) -> list[str]:
-    """A warning for each host that stood for several of the experiment's: times of its loopback are not those of a
-    network. ``declared`` [P]: host of each rank in the experiment; ``found`` [P]: in the run."""
+    """Return a warning for each host that stood for several hosts of the experiment, since times of loopback are not
+    those of a network. ``declared`` [P]: host of each rank in the experiment; ``found`` [P]: in the run."""
     hosts, notes = len(set(declared)), []
     for machine in dict.fromkeys(found):
         together = sorted({int(host) for host, at in zip(declared, found, strict=True) if at == machine})
@@ -53,7 +53,7 @@ def one_machine_notes(declared: Sequence[int], found: Sequence[int]) -> list[str
 
 
 def gather_words(word: str, group: dist.ProcessGroup | None) -> list[str]:
-    """A short text of every rank, on every rank (ASCII, at most 128 characters)."""
+    """Return a short text of every rank, on every rank (ASCII, at most 128 characters)."""
     raw = word.encode("ascii", "replace")[:128].ljust(128)
     mine = torch.tensor(list(raw), dtype=torch.uint8)
     every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
@@ -62,11 +62,10 @@ def gather_words(word: str, group: dist.ProcessGroup | None) -> list[str]:
 
 
 def clock_offset(kernels: list[str], group: dist.ProcessGroup | None) -> float:
-    """Seconds that this rank's monotonic clock is ahead of rank 0's; 0.0 on the same machine.
+    """Measure how many seconds this rank's monotonic clock is ahead of rank 0's; 0.0 on the same machine.
 
-    Elsewhere it assumes that a ping is answered in the middle of its round trip, and takes the fastest of 32 pings
-    (Cristian's method); half of that round trip bounds the error. Ranks take turns, so that pings do not disturb one
-    another.
+    It assumes that a ping is answered in the middle of its round trip, and uses the fastest of 32 pings (Cristian's
+    method); half of that round trip bounds the error. Ranks take turns, so that pings do not disturb one another.
     """
     rank, best = dist.get_rank(group), (float("inf"), 0.0)
     stamp = torch.zeros(1, dtype=torch.float64)

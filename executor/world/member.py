@@ -1,4 +1,4 @@
-"""One rank among others: its place, its device, its process groups."""
+"""Joins a process to a run as one rank, with its device and process groups."""
 
 import os
 import sys
@@ -19,12 +19,12 @@ from simgnn.errors import BackendError, ConfigError
 from simgnn.program.program import Program
 
 WAKING = 8
-"""Concurrent calls that wake the threads of a group, of which Gloo has two: while one waits, the other works."""
+"""Concurrent calls that wake the threads of a group. Gloo has two: while one waits, the other works."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process in the run.
+    """One rank's view of the run.
 
     ``control``: a Gloo group of all ranks for the driver's own messages, never timed. ``near`` [P]: whether each rank
     is on rank 0's machine; ``here``: the ranks on this rank's machine. ``hosts`` [P]: number of each rank's host in
@@ -45,26 +45,26 @@ class World:
         dist.barrier(group=self.control)
 
     def sum(self, values: list[float]) -> list[float]:
-        """Sums over ranks, element by element, exact for integers below 2**53."""
+        """Sum lists of numbers over ranks, element by element; exact for integers below 2**53."""
         total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total, group=self.control)
         return [float(value) for value in total.tolist()]
 
     def gather(self, values: list[float]) -> list[list[float]]:
-        """The numbers of each rank, on every rank."""
+        """Return the numbers of each rank, on every rank."""
         mine = torch.tensor(values, dtype=torch.float64)
         every = [torch.empty_like(mine) for _ in range(self.ranks)]
         dist.all_gather(every, mine, group=self.control)
         return [part.tolist() for part in every]
 
     def broadcast(self, value: float) -> float:
-        """Rank 0's number."""
+        """Return rank 0's number, on every rank."""
         number = torch.tensor([value], dtype=torch.float64)
         dist.broadcast(number, src=0, group=self.control)
         return float(number[0])
 
     def fetch_file(self, path: Path, source: int) -> None:
-        """Copy a file of rank ``source`` to the same path on rank 0; called by these two."""
+        """Copy a file of rank ``source`` to the same path on rank 0; called by these two ranks only."""
         if self.rank == source:
             raw = torch.frombuffer(bytearray(path.read_bytes()) or bytearray(1), dtype=torch.uint8)
             dist.send(torch.tensor([path.stat().st_size]), dst=0, group=self.control)
@@ -81,7 +81,8 @@ class World:
 def join(ranks: int, device: str, timeout: float) -> World:
     """Join the run that the environment variables describe. ``device``: auto, cpu or cuda.
 
-    Raises :class:`ConfigError` when the number of processes is not the program's, or there are too few GPUs.
+    Raises :class:`ConfigError` when the number of processes is not the program's, :class:`BackendError` for too few
+    GPUs.
     """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
@@ -109,7 +110,7 @@ def join(ranks: int, device: str, timeout: float) -> World:
 
 
 def choose_device(wanted: str, local_rank: int, local_ranks: int) -> torch.device:
-    """The device of a rank. ``auto``: a GPU of its own where the host has enough of them, else the CPU."""
+    """Return the device of a rank. ``auto``: a GPU for each rank where the host has enough of them, else the CPU."""
     if wanted not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device {wanted}: expected auto, cpu or cuda")
     if wanted == "cpu":
@@ -119,7 +120,7 @@ def choose_device(wanted: str, local_rank: int, local_ranks: int) -> torch.devic
         return torch.device("cuda", local_rank)
     if wanted == "cuda":
         raise BackendError(
-            f"--device cuda: {local_ranks} ranks on this host, but {gpus} GPUs; NCCL needs one a rank: "
+            f"--device cuda: {local_ranks} ranks on this host, but {gpus} GPUs; NCCL needs one per rank: "
             "use fewer ranks, or --device cpu"
         )
     if gpus and local_rank == 0:
@@ -128,21 +129,21 @@ def choose_device(wanted: str, local_rank: int, local_ranks: int) -> torch.devic
 
 
 def group_ids(program: Program, members: str) -> NDArray[np.int64]:
-    """Which group of a kind each rank belongs to, int64 [P]."""
+    """Return the number of each rank's group among groups with these ``members``, int64 [P]."""
     if members == "world":
         return np.zeros(program.ranks, dtype=np.int64)
     return np.asarray(program.hosts, dtype=np.int64) if members == "host" else program.sizes.columns[members]
 
 
 def process_groups(program: Program, world: World, timeout: float) -> dict[str, GroupHandle]:
-    """One process group for each group of the program; every rank makes all of them, in one order."""
+    """Make one process group for each group of the program; every rank makes all of them, in one order."""
     result: dict[str, GroupHandle] = {}
     limit = timedelta(seconds=timeout)
     for name in sorted(program.groups):
         group = program.groups[name]
         backend = world.backend if group.backend == "default" else group.backend
         if backend == "nccl" and world.device.type != "cuda":
-            raise BackendError(f"group '{name}' asks for NCCL, but this run is on the CPU; use backend = 'gloo'")
+            raise BackendError(f"group '{name}' uses NCCL, but this run is on the CPU; set backend = 'gloo'")
         device = world.device if backend == "nccl" else torch.device("cpu")
         ids = group_ids(program, group.members)
         for number in sorted({int(i) for i in ids}):
@@ -154,7 +155,7 @@ def process_groups(program: Program, world: World, timeout: float) -> dict[str, 
 
 
 def wake_groups(groups: Mapping[str, GroupHandle]) -> None:
-    """Let the threads of every group's library work once: each allocates memory at its first call, and keeps it."""
+    """Let the library threads of every group work once: each allocates memory at its first call, and keeps it."""
     for _, group in sorted(groups.items()):
         if group.device.type == "cpu" and len(group.members) > 1:
             calls = [dist.all_reduce(torch.zeros(1), group=group.process_group, async_op=True) for _ in range(WAKING)]
