@@ -1,4 +1,4 @@
-"""CPU quotas by control groups, version 1 and 2: where they are mounted, how a group is made, limited and removed."""
+"""Makes, limits and removes control groups for CPU quotas, in version 1 and 2 of cgroups."""
 
 import os
 import time
@@ -11,29 +11,29 @@ from typing import Literal
 from simgnn.errors import BackendError, ConfigError
 
 PERIOD_US = 10_000
-"""Short, so that a slow rank is slow within an op too, not stopped for long and then fast."""
+"""Period of a quota: short, so that a slow rank is slow within an op too, not stopped for long and then fast."""
 LEAST_QUOTA_US = 1_000
-"""The kernel's minimum; a smaller share gets a longer period."""
+"""The kernel's smallest quota; a smaller share of a core gets a longer period."""
 MOST_PERIOD_US = 1_000_000
 SWITCH = "cgroup.subtree_control"
-"""The file of version 2, in a group's folder, that gives the groups below it their controllers."""
+"""File in the folder of a version 2 group that gives controllers to the groups below it."""
 PATIENCE_S = 5.0
 POLL_S = 0.02
 
 
 @dataclass(frozen=True)
 class Controller:
-    """The mounted CPU controller: its version, and the folder below which groups are made."""
+    """The mounted CPU controller: the cgroup version, and the folder below which groups are made."""
 
     version: Literal[1, 2]
     base: Path
 
     def lacks_switch(self) -> bool:
-        """Whether :meth:`make` must first switch the controller on for groups below ``base``."""
+        """Return whether :meth:`make` must first switch the controller on for groups below ``base``."""
         return self.version == 2 and "cpu" not in (self.base / SWITCH).read_text().split()
 
     def make(self, group: str, cores: float) -> None:
-        """Make a group, and its parents, that may use the time of ``cores`` cores, on whichever cores."""
+        """Make a group and its parents, and limit it to the time of ``cores`` cores, on any cores."""
         folder = self.base / group
         period, quota = limits(cores)
         try:
@@ -50,25 +50,25 @@ class Controller:
                 (folder / "cpu.cfs_quota_us").write_text(str(quota))
         except OSError as error:
             raise BackendError(
-                f"testbed: the quota of cgroup {folder} cannot be set ({error.strerror}); a testbed without slow ranks "
-                "needs none, and in a container the CPU controller must be delegated"
+                f"testbed: the quota of cgroup {folder} cannot be set ({error.strerror}). In a container, "
+                "delegate the CPU controller; or leave out 'slow', which needs it"
             ) from error
 
 
 def is_cgroup(folder: Path) -> bool:
-    """Whether a folder lies where control groups are mounted."""
+    """Return whether a folder is inside a cgroup mount."""
     inside = folder.resolve()
     return any(inside.is_relative_to(point) for _, point, _, _ in _mounts(Path("/")))
 
 
 def limits(cores: float) -> tuple[int, int]:
-    """(period, quota) in microseconds for a number of cores."""
+    """Return (period, quota) in microseconds for a number of cores."""
     period = min(MOST_PERIOD_US, max(PERIOD_US, round(LEAST_QUOTA_US / cores)))
     return period, max(LEAST_QUOTA_US, round(period * cores))
 
 
 def limits_of(folder: Path) -> tuple[int, int] | None:
-    """(period, quota) in microseconds of a group, as the kernel has them; None where it has none."""
+    """Return the kernel's (period, quota) of a group in microseconds, or None where it has none."""
     try:
         if (folder / "cpu.max").is_file():
             quota, period = (folder / "cpu.max").read_text().split()
@@ -80,9 +80,9 @@ def limits_of(folder: Path) -> tuple[int, int] | None:
 
 
 def find_controller(root: Path = Path("/")) -> Controller:
-    """The CPU controller of this machine; version 2 where it has the CPU, else version 1.
+    """Find the CPU controller of this machine: version 2 of cgroups where it has the CPU, else version 1.
 
-    ``root`` stands for the root folder, for tests. Raises :class:`ConfigError` when there is neither.
+    ``root``: the root folder, for tests. Raises :class:`ConfigError` when there is no controller.
     """
     mounts = _mounts(root)
     for kind, point, _, _ in mounts:
@@ -102,7 +102,7 @@ def find_controller(root: Path = Path("/")) -> Controller:
 
 
 def _mounts(root: Path) -> list[tuple[str, str, str, tuple[str, ...]]]:
-    """(file system, mount point, what of it is mounted, options of the file system) of each cgroup mount."""
+    """Return (file system, mount point, mounted folder, options of the file system) of each cgroup mount."""
     try:
         lines = (root / "proc/self/mountinfo").read_text().splitlines()
     except OSError:
@@ -118,7 +118,7 @@ def _mounts(root: Path) -> list[tuple[str, str, str, tuple[str, ...]]]:
 
 
 def _own_group(root: Path) -> str:
-    """This process's group of the version 1 CPU controller."""
+    """Return this process's group of the version 1 CPU controller."""
     try:
         entries = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:
@@ -127,7 +127,7 @@ def _own_group(root: Path) -> str:
 
 
 def members(folders: Sequence[Path]) -> set[int]:
-    """Process ids in groups; a group that does not exist has none."""
+    """Return the process ids in groups; a group that does not exist has none."""
     found: set[int] = set()
     for folder in folders:
         try:
@@ -150,7 +150,7 @@ def remove(folder: Path) -> None:
 
 
 def switch_off(base: Path) -> None:
-    """Take the controller back from groups below ``base``; they keep it if any of them uses it."""
+    """Take the controller from the groups below ``base``, unless any of them uses it."""
     idle = {"cpu.max": "max", "cpu.weight": "100"}
     files = [folder / name for folder in base.iterdir() for name in idle]
     if all(file.read_text().split()[0] == idle[file.name] for file in files if file.is_file()):

@@ -49,7 +49,7 @@ COMMANDS = ("up", "run", "exec", "status", "down", "profile")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one command of the testbed; the exit status."""
+    """Run one testbed command; return the exit status."""
     options = _parse(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has the latter ignored
@@ -87,7 +87,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _carry_out(options: argparse.Namespace) -> int:
     if options.name is not None and options.testbed is None:
-        raise ConfigError(f"--name: got '{options.name}' without a TESTBED.toml, expected the file that it is for")
+        raise ConfigError(f"--name: got '{options.name}' without a TESTBED.toml; add the file that it is for")
     declared = None if options.testbed is None else Declaration.load(options.testbed, options.name)
     if options.command == "status":
         return _status(_names(declared), declared, options.as_json)
@@ -107,7 +107,7 @@ def _carry_out(options: argparse.Namespace) -> int:
 
 
 def _up(declared: Declaration, holds: bool) -> int:
-    def tell(found: lifecycle.Made) -> None:
+    def print_result(found: lifecycle.Made) -> None:
         before = " (it was before, and stays)" if holds else " (it was before)"
         lines = [f"testbed '{declared.name}' is up" + ("" if found.made else before)]
         if found.differs:
@@ -115,14 +115,14 @@ def _up(declared: Declaration, holds: bool) -> int:
         print("\n".join(lines), flush=True)
 
     if holds:
-        lifecycle.hold(declared, tell)
+        lifecycle.hold(declared, print_result)
     else:
-        tell(lifecycle.up(declared))
+        print_result(lifecycle.up(declared))
     return 0
 
 
 def _down(names: Sequence[str], orphaned: bool) -> int:
-    """Take all down, also after one that cannot be. All is printed at the end, as whoever reads it may be gone."""
+    """Take all testbeds down, even after one fails. Prints at the end, since the reader may be gone."""
 
     def take_down(name: str) -> str | None:
         if orphaned:
@@ -147,7 +147,6 @@ def _for_each(names: Sequence[str], act: Callable[[str], Found]) -> tuple[list[F
 
 
 def _report(faults: Sequence[SimgnnError]) -> int:
-    """Print errors; the exit status."""
     for fault in faults:
         print(f"executor: error: {fault}", file=sys.stderr)
     return max((fault.exit_status for fault in faults), default=0)
@@ -176,7 +175,7 @@ def _profile(declared: Declaration, base: str | None, out: Path, with_load: bool
 
 
 def _names(declared: Declaration | None) -> list[str]:
-    """The testbed of a file; without a file, all that have a record."""
+    """Return the name of the declared testbed; without a declaration, all recorded names."""
     require_tools()
     return recorded_names() if declared is None else [declared.name]
 

@@ -1,4 +1,4 @@
-"""The TOML file of a testbed: hosts, ranks, links, slow ranks; and where each host and rank then sits."""
+"""Reads the TOML file of a testbed (hosts, ranks, links, slow ranks), and assigns cores to hosts and ranks."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,37 +15,37 @@ from simgnn.tomlfile import load_toml, without_none
 from simgnn.units import format_quantity
 
 MTU_BYTES = 1500
-"""Largest packet of every interface; set, so that the payload of a frame is known."""
+"""Largest packet of every interface; it is set, so that the payload of a frame is known."""
 FRAME_BYTES = MTU_BYTES + 14
-"""Bytes that the shaper counts for a full packet: with its Ethernet header."""
+"""Bytes that the shaper counts for a full packet, including the Ethernet header."""
 PAYLOAD_BYTES = MTU_BYTES - 20 - 32
-"""Payload of a full packet: without the headers of IPv4 and of TCP with time stamps."""
+"""Payload of a full packet, without the headers of IPv4 and of TCP with time stamps."""
 ACKNOWLEDGED_FRAMES, ACKNOWLEDGEMENT_BYTES = 2, FRAME_BYTES - PAYLOAD_BYTES
 """A receiver acknowledges every second full packet (RFC 5681, 4.2) with one packet in the other direction of the link:
 32 % of 318,161 packets that a shaper counted while two ranks exchanged rows were acknowledgements."""
 LEAST_RATE = 12500.0
-"""Bytes per second; on slower links, ranks time out before they find each other."""
+"""Bytes per second; on slower links, ranks time out before they connect."""
 BURST_RANGE = (2048.0, 67108864.0)
-"""Bytes: with less no packet passes, and with more the rate limits nothing."""
+"""Bytes: with a smaller burst no packet passes, and with a larger one the rate limits nothing."""
 BURST_FLOOR = 4096.0
 BURST_S = 0.2e-3
-"""Default burst: the bytes of this time, at least ``BURST_FLOOR``. The kernel wakes a shaper some 0.05 ms late, and a
-smaller burst loses what could have passed meanwhile; a larger one lets small messages through unshaped."""
+"""Default burst in seconds of the rate; at least ``BURST_FLOOR`` bytes. The kernel wakes a shaper about 0.05 ms late,
+and a smaller burst wastes that time; a larger one lets small messages through unshaped."""
 MOST_RATE = BURST_RANGE[1] / BURST_S
-"""Bytes per second, whose default burst is the largest one: no virtual interface is faster."""
+"""Bytes per second whose default burst is the largest one: no virtual interface is faster."""
 LEAST_SHARE = 0.01
 PREFIX = "simgnn"
-"""First word of the name of everything that a testbed makes; the second is the testbed's own."""
+"""First word of the names of everything that a testbed makes; the second word is the testbed's name."""
 INTERFACE, LOOPBACK = "eth0", "lo"
 
 
 class Declaration(Strict):
-    """A testbed as its file declares it.
+    """A testbed as declared in its TOML file.
 
     ``link``: rate of each host's link, in each direction (a single host has none); ``burst``: bytes that pass at full
     speed after a pause; ``queue``: whether connections take turns in front of a link ("fair") or wait in one line
-    ("fifo"). ``slow``: rank -> its share of the speed that it would otherwise have, such as {3 = 0.5}.
-    ``name`` distinguishes the testbeds of one machine.
+    ("fifo"). ``slow``: rank -> share of full speed, such as {3 = 0.5}. ``name`` distinguishes the testbeds of one
+    machine.
     """
 
     name: StrictStr = "testbed"
@@ -118,7 +118,7 @@ class Declaration(Strict):
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], label: str) -> Self:
-        """Read a table that messages call ``label``; errors as for :meth:`load`."""
+        """Read a table that error messages call ``label``. Raises :class:`ConfigError` as :meth:`load` does."""
         try:
             return cls.model_validate(dict(table))
         except ValidationError as error:
@@ -129,19 +129,19 @@ class Declaration(Strict):
         return self.hosts * self.ranks_per_host
 
     def rank_hosts(self) -> tuple[int, ...]:
-        """Host of each rank: blocks, as experiments place them."""
+        """Return the host of each rank, in blocks, as experiments place ranks."""
         return tuple(rank // self.ranks_per_host for rank in range(self.ranks))
 
     def share(self, rank: int) -> float:
-        """Share of its full speed that a rank has."""
+        """Return the share of full speed that a rank has."""
         return float(self.slow.get(str(rank), 1.0))
 
     def burst_bytes(self) -> float:
-        """Bytes that pass the link at full speed after a pause."""
+        """Return the bytes that pass the link at full speed after a pause."""
         return max(BURST_FLOOR, BURST_S * (self.link or 0.0)) if self.burst is None else self.burst
 
     def to_table(self) -> dict[str, Any]:
-        """The table of a TOML file that declares the same, defaults spelled out."""
+        """Return the table of an equivalent TOML file, with defaults spelled out."""
         table: dict[str, Any] = without_none(self.model_dump())
         if self.link is not None:
             table["burst"] = format_quantity(self.burst_bytes(), "bytes")
@@ -152,8 +152,8 @@ class Declaration(Strict):
 
 @dataclass(frozen=True)
 class HostPlace:
-    """Where a host sits. ``cores``: core numbers that it runs on, its own unless there are more hosts than cores;
-    ``core_count``: how many of them it can use, a fraction where hosts share a core."""
+    """Where a host runs. ``cores``: core numbers, not shared unless there are more hosts than cores; ``core_count``:
+    how many cores it can use, a fraction where hosts share a core."""
 
     number: int
     namespace: str
@@ -165,7 +165,7 @@ class HostPlace:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where a rank sits. ``full_cores``: cores that it computes with at full speed; ``quota_cores``: cores that it may
+    """Where a rank runs. ``full_cores``: cores that it computes with at full speed; ``quota_cores``: cores that it may
     use, None without a quota; ``cgroup``: name of the control group for its quota."""
 
     rank: int
@@ -181,17 +181,17 @@ def namespace_of(name: str, host: int) -> str:
 
 
 def switch_of(name: str) -> str:
-    """The namespace of the switch between more than two hosts."""
+    """Return the namespace of the switch between more than two hosts."""
     return f"{PREFIX}-{name}-switch"
 
 
 def group_of(name: str) -> str:
-    """The control group that holds those of the slow ranks."""
+    """Return the control group that contains the groups of slow ranks."""
     return f"{PREFIX}-{name}"
 
 
 def namespaces_of(declared: Declaration) -> list[str]:
-    """All namespaces of a testbed: one a host, and one for the switch of more than two hosts."""
+    """Return all namespaces of a testbed: one per host, and one for the switch of more than two hosts."""
     hosts = [namespace_of(declared.name, number) for number in range(declared.hosts)]
     return hosts + ([switch_of(declared.name)] if declared.hosts > 2 else [])
 
@@ -201,7 +201,7 @@ def usable_cores() -> tuple[int, ...]:
 
 
 def host_places(declared: Declaration, cores: Sequence[int]) -> tuple[HostPlace, ...]:
-    """Hosts with an equal number of ``cores`` each, in blocks; with fewer cores than hosts they take turns."""
+    """Divide ``cores`` equally among hosts, in blocks; with fewer cores than hosts, hosts share cores."""
     each = len(cores) // declared.hosts
     alone = declared.hosts == 1
     return tuple(
@@ -218,7 +218,7 @@ def host_places(declared: Declaration, cores: Sequence[int]) -> tuple[HostPlace,
 
 
 def rank_places(declared: Declaration, cores: Sequence[int]) -> tuple[RankPlace, ...]:
-    """Where each rank sits. A slow rank's quota is its share of the cores that it would have at full load."""
+    """Return where each rank runs. A slow rank's quota is its share of the cores that it would have at full load."""
     hosts = host_places(declared, cores)
     places = []
     for rank, number in enumerate(declared.rank_hosts()):

@@ -1,7 +1,7 @@
 """``python -m executor.testbed.enter PARENT NAMESPACE CORES CGROUP COMMAND...``, called by the testbed's runs.
 
-Becomes COMMAND inside a namespace, on some cores ("0,1"), in the folder of a cgroup ("-": none). The process keeps its
-id and ends with the process PARENT.
+Replaces itself by COMMAND in a network namespace, on some cores ("0,1"), in a cgroup's folder ("-": none). The process
+keeps its id and ends when the process PARENT ends.
 """
 
 import ctypes

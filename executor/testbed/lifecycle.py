@@ -1,4 +1,4 @@
-"""Makes, holds, describes and removes testbeds. Removes only what a record names, also what a crash left half-made."""
+"""Makes, holds, describes and removes testbeds. Removes only what a record names, even if half-made in a crash."""
 
 import os
 import select
@@ -16,26 +16,27 @@ from executor.testbed.state import Record, holder_of, holding, in_use, is_locked
 from simgnn.errors import BackendError, SimgnnError
 
 GRACE_S = 3.0
-"""Time that processes get to end by themselves before they are killed."""
+"""Seconds that processes have to end by themselves before they are killed."""
 LOCK_PATIENCE_S = 20.0
 HOLD_PATIENCE_S = 5.0
 POLL_S = 0.1
 LOOK_S = 1.0
-"""How often a holder looks whether its testbed was taken down: seldom, since it may wait beside a measurement."""
+"""Seconds between a holder's checks whether its testbed was taken down: many, since it may run beside a measurement."""
 
 
 class Made(NamedTuple):
-    """Whether anything had to be ``made``, and how a testbed of the same name that was replaced for it ``differs``."""
+    """Result of bringing a testbed up: whether anything was ``made``, and how a replaced testbed of the same name
+    ``differs``."""
 
     made: bool
     differs: tuple[str, ...] = ()
 
 
 def up(declared: Declaration) -> Made:
-    """Bring a testbed up. One of the same name that differs is replaced.
+    """Bring a testbed up, and replace one of the same name that differs.
 
     Raises :class:`~simgnn.errors.ConfigError` without root, iproute2 or a CPU controller, and :class:`BackendError`
-    where a namespace or group of the same name exists that is not ours, or where the testbed is in use.
+    where no testbed made a namespace or group of the same name, or where the testbed is in use.
     """
     network.require_tools()
     with locked(declared.name):
@@ -43,11 +44,11 @@ def up(declared: Declaration) -> Made:
 
 
 def make(declared: Declaration, replace: bool, holds: bool = False) -> Made:
-    """:func:`up` for a process that has locked the testbed already.
+    """Bring a testbed up as :func:`up` does, in a process that has already locked it.
 
-    ``replace``: it may replace a testbed of the same name that is up and differs; else that raises
-    :class:`BackendError`. What is left of a broken one is always replaced. A testbed that another process holds is used
-    as it is or not at all. ``holds``: this process holds the testbed, which goes with it if it makes it.
+    ``replace``: whether to replace a testbed of the same name that is up and differs; else :class:`BackendError` is
+    raised. Remains of a broken testbed are always replaced. A testbed that another process holds is used unchanged or
+    not at all. ``holds``: this process holds the testbed; if it makes the testbed, it also takes it down.
     """
     cores = usable_cores()
     found, differs = Record.read(declared.name), []
@@ -96,7 +97,7 @@ def make(declared: Declaration, replace: bool, holds: bool = False) -> Made:
 
 def hold(declared: Declaration, tell: Callable[[Made], None]) -> None:
     """Bring a testbed up, pass the result to ``tell``, and keep it until standard input ends, this process is
-    interrupted or somebody takes it down. Then it is taken down, unless it was up, as declared, before.
+    interrupted or the testbed is taken down. Then take it down, unless it was already up, as declared, before.
 
     Raises :class:`BackendError` where another process holds it or runs in it.
     """
@@ -119,7 +120,8 @@ def hold(declared: Declaration, tell: Callable[[Made], None]) -> None:
 
 
 def remove_orphan(name: str) -> bool:
-    """Remove what a killed holder left; whether there was any. A testbed that is up for another process stays."""
+    """Remove what a killed holder left; return whether there was any. A testbed that is up for another process
+    stays."""
     network.require_tools()
     if not _is_orphan(Record.read(name)):
         return False
@@ -132,7 +134,7 @@ def remove_orphan(name: str) -> bool:
 
 
 def down(name: str) -> bool:
-    """Remove a testbed, ending what runs in it; whether there was one."""
+    """Remove a testbed and end the processes in it; return whether there was one."""
     network.require_tools()
     found = Record.read(name)
     if found is None:
@@ -173,11 +175,13 @@ def remove(record: Record) -> None:
                 cgroups.switch_off(Path(record.base))
             record.forget()
     if failures:
-        raise BackendError("\n".join([*failures, f"testbed: '{record.name}' is not wholly removed: down again"]))
+        raise BackendError(
+            "\n".join([*failures, f"testbed: '{record.name}' is not completely removed; run testbed down again"])
+        )
 
 
 def differences(declared: Declaration, record: Record) -> list[str]:
-    """How a testbed that was made differs from a declaration, key by key; empty where it is the same."""
+    """List how a testbed that was made differs from a declaration, key by key; empty where it is the same."""
     made, wanted = record.declared.to_table(), declared.to_table()
     lines = [
         f"{key}: up {_shown(made.get(key))}, declared {_shown(wanted.get(key))}"
@@ -195,7 +199,7 @@ def _shown(value: object) -> str:
 
 
 def faults(record: Record) -> list[str]:
-    """What is missing or changed of what a testbed's record names; empty when it is up."""
+    """List what is missing or changed of the things that a testbed's record names; empty when the testbed is up."""
     absent = [namespace for namespace in record.namespaces if not network.exists(namespace)]
     absent += [str(folder) for folder in record.cgroups if not folder.is_dir()]
     wrong = [f"{name} is gone" for name in absent]
@@ -215,12 +219,12 @@ def faults(record: Record) -> list[str]:
 
 
 def _is_orphan(record: Record | None) -> bool:
-    """Whether the process that a testbed goes with has ended: by SIGKILL, else the testbed would be gone."""
+    """Return whether the holder of a testbed was killed by SIGKILL; after any other end the testbed is gone."""
     return record is not None and record.holder is not None and holder_of(record.name) is None
 
 
 def status(name: str, wanted: Declaration | None = None) -> dict[str, Any]:
-    """What a testbed consists of, whether it is ``up``, how it ``differs`` from the ``wanted`` one, as JSON values."""
+    """Describe a testbed in JSON values: parts, whether it is ``up``, how it ``differs`` from the ``wanted`` one."""
     network.require_tools()
     record = Record.read(name)
     if record is None:
@@ -243,7 +247,7 @@ def status(name: str, wanted: Declaration | None = None) -> dict[str, Any]:
 
 
 def _check_none_foreign(record: Record, ours: Record | None) -> None:
-    """Raise :class:`BackendError` if anything that is to be made exists and no record names it: others may use it."""
+    """Raise :class:`BackendError` if anything to be made exists without a record, since others may use it."""
     recorded = () if ours is None else (*ours.namespaces, *ours.cgroups)
     there = [f"namespace {name}" for name in record.namespaces if name not in recorded and network.exists(name)]
     there += [f"cgroup {folder}" for folder in record.cgroups if folder not in recorded and folder.exists()]
@@ -255,7 +259,6 @@ def _check_none_foreign(record: Record, ours: Record | None) -> None:
 
 
 def _end_processes(record: Record) -> None:
-    """End all that runs inside: by SIGTERM, then by SIGKILL."""
     end = time.monotonic() + GRACE_S
     while (now := time.monotonic()) <= end + GRACE_S:
         inside = cgroups.members(record.cgroups).union(*map(network.processes, record.namespaces)) - {os.getpid()}
@@ -269,7 +272,7 @@ def _end_processes(record: Record) -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP wait until the block is left."""
+    """Delay Ctrl-C, SIGTERM and SIGHUP until the block ends."""
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
     try:

@@ -1,12 +1,12 @@
-"""Network namespaces, the links between them, their rates and queues, through ``ip`` and ``tc``.
+"""Makes network namespaces, links between them, their rates and queues, through ``ip`` and ``tc``.
 
-Everything, also the switch, lies inside namespaces of the testbed's own: nothing is made in the machine's own network,
-and removing the namespaces removes all of it.
+Everything, including the switch, is inside the testbed's own namespaces: nothing is made in the machine's network, and
+removing the namespaces removes everything.
 
-Each connection has a queue of its own in front of a link, served packet by packet in turn. fq_codel, which most Linux
-distributions put before their network cards, does the same; this takes HTB and a classic BPF program, which kernels
-without fq_codel also have. In one queue for all, a small message waits behind as much as the senders of large ones have
-put there. That depends on TCP's congestion control, so on the machine that the testbed runs on.
+Each connection has its own queue in front of a link, served packet by packet in turn. fq_codel, which most Linux
+distributions put before their network cards, does the same; this uses HTB and a classic BPF program, which kernels
+without fq_codel also have. In one queue for all, a small message waits behind everything that senders of large ones
+have queued. That amount depends on TCP's congestion control, so on the machine that the testbed runs on.
 """
 
 import json
@@ -21,7 +21,7 @@ from executor.testbed.declaration import INTERFACE, LOOPBACK, MTU_BYTES, Declara
 from simgnn.errors import BackendError, ConfigError
 
 NAMESPACES = Path("/run/netns")
-"""Where iproute2 keeps named namespaces."""
+"""Folder in which iproute2 keeps named namespaces."""
 BRIDGE = "bridge"
 BUCKET = "tbf"
 """The shaper, a token bucket, which is itself one queue for all packets."""
@@ -32,19 +32,19 @@ SAID_TWICE = ("burst_raw", "lat")
 PREFIX_LENGTH = 24
 TICK_S = 64e-9
 BURST_TOLD_S = 1.1e-6
-"""``tc`` shows a burst rounded down to a microsecond of the rate."""
+"""Precision of a burst that ``tc`` shows: it is rounded down to a microsecond of the rate."""
 DISCIPLINE, FILTER = "htb", "bpf"
 SHAPER, PARENT, CHILD = "1:", "1:1", "10:"
-"""Handles: of the shaper, of its inside, where packets come one by one, and of the discipline there."""
+"""Handles: of the shaper, of its inner class, where packets come one by one, and of the discipline there."""
 QUEUES = 1024
-"""Connections are spread over them by their ports; two that meet in one share its turn. A power of two."""
+"""Number of queues, a power of two. Ports select a connection's queue; connections in one queue share its turn."""
 PACKET_BYTES = 1514
 """Bytes that a queue sends in one turn."""
 BURST_BYTES = 1 << 16
 HEADROOM = 16
-"""Rate of each queue in HTB, in rates of the link: so high that it limits nothing, and queues only take turns."""
+"""Rate of each queue in HTB, in multiples of the link's rate: so high that queues only take turns."""
 SOURCE_PORT, TARGET_PORT = 34, 36
-"""Bytes into a frame: behind headers of Ethernet (14) and of IPv4 without options (20)."""
+"""Byte offsets of ports in a frame, behind the headers of Ethernet (14) and of IPv4 without options (20)."""
 
 
 def require_tools() -> None:
@@ -59,7 +59,7 @@ def require_tools() -> None:
 
 
 def call(*words: str, given: str = "") -> str:
-    """Run ``ip`` or ``tc`` with ``given`` as its input; its output. Ctrl-C does not reach it: it is done whole."""
+    """Run ``ip`` or ``tc`` with ``given`` as input; return the output. Ctrl-C does not interrupt the command."""
     done = subprocess.run(words, input=given, capture_output=True, text=True, start_new_session=True)
     if done.returncode == 0:
         return done.stdout
@@ -89,7 +89,7 @@ def remove_namespace(namespace: str) -> None:
 
 
 def shapers(declared: Declaration, hosts: Sequence[HostPlace]) -> list[tuple[str, str]]:
-    """(namespace, interface) of everything that sends at the declared rate."""
+    """Return (namespace, interface) of everything that sends at the declared rate."""
     if len(hosts) < 2:
         return []
     ends = [(host.namespace, INTERFACE) for host in hosts]
@@ -97,7 +97,7 @@ def shapers(declared: Declaration, hosts: Sequence[HostPlace]) -> list[tuple[str
 
 
 def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
-    """Join hosts: two by one pair of interfaces, more by a bridge; every sending end is shaped."""
+    """Connect hosts: two by one pair of interfaces, more by a bridge. Every sending interface is shaped."""
     if len(hosts) < 2:
         return
     if len(hosts) == 2:
@@ -116,8 +116,8 @@ def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
 
 
 def unconnected(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """Interfaces, as "INTERFACE in NAMESPACE", that are not as made: of hosts that do not reach all others, and of the
-    switch that are not part of it."""
+    """List interfaces, as "INTERFACE in NAMESPACE", that have changed: of hosts that do not reach all others, and of
+    the switch that are not part of it."""
     wrong = [f"{name} in {host.namespace}" for host in hosts for name in _disconnected(host, hosts)]
     if len(hosts) > 2:
         switch = switch_of(declared.name)
@@ -145,7 +145,7 @@ def _reaches(host: HostPlace, link: Mapping[str, Any], hosts: Sequence[HostPlace
 
 
 def _unswitched(switch: str, hosts: Sequence[HostPlace]) -> list[str]:
-    """The bridge and its ports, as far as they are not up, or no part of it."""
+    """List the bridge and ports that are down, or not part of the bridge."""
     masters = {BRIDGE: None} | {_port(host): BRIDGE for host in hosts}
     try:
         links = _links(switch, "link")
@@ -159,18 +159,19 @@ def _unswitched(switch: str, hosts: Sequence[HostPlace]) -> list[str]:
 
 
 def _links(namespace: str, what: str) -> dict[str, dict[str, Any]]:
-    """What ``ip`` shows, by interface, without the empty entries that it prints for what it does not show."""
+    """Return what ``ip`` shows, by interface, without the empty entries that it prints for other interfaces."""
     shown = json.loads(call("ip", "-j", "-n", namespace, what, "show"))
     return {entry["ifname"]: entry for entry in shown if entry}
 
 
 def _is_up(link: Mapping[str, Any]) -> bool:
-    """Whether an interface and its other end are up. (A bridge sees its ports go up a second later than they do.)"""
+    """Return whether an interface and its other end are up. (A bridge sees its ports go up a second late.)"""
     return "UP" in link["flags"] and (link["ifname"] == BRIDGE or "LOWER_UP" in link["flags"])
 
 
 def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """Ends of links, as "INTERFACE in NAMESPACE", that do not send at the declared rate from the declared queue."""
+    """List ends of links, as "INTERFACE in NAMESPACE", that do not send at the declared rate from the declared
+    queue."""
     return [
         f"{interface} in {namespace}"
         for namespace, interface in shapers(declared, hosts)
@@ -198,8 +199,8 @@ def _is_shaped(declared: Declaration, namespace: str, interface: str) -> bool:
 
 
 def _is_declared_burst(told: float, declared: Declaration) -> bool:
-    """Whether ``tc`` shows this for the declared burst: the time that it takes, in 32 bits of ticks, times the rate, in
-    whole bytes. The kernel itself has all of it."""
+    """Return whether ``tc`` shows this burst for the declared one: the time that the burst takes, in 32 bits of ticks,
+    times the rate, in whole bytes. The kernel itself has all of it."""
     rate = round(declared.link or 0.0)
     wrap = 2**32 * TICK_S * rate
     apart = abs(told - round(declared.burst_bytes()) % wrap)
@@ -207,7 +208,7 @@ def _is_declared_burst(told: float, declared: Declaration) -> bool:
 
 
 def _takes_turns(namespace: str, interface: str) -> bool:
-    """Whether all queues of connections exist and are alike, and the filter spreads connections over them."""
+    """Return whether all queues of connections exist and are alike, and the filter spreads connections over them."""
     shown = call("tc", "-n", namespace, "class", "show", "dev", interface)
     classes = [line.split(maxsplit=3) for line in shown.splitlines()]
     queues = [words[3] for words in classes if words[1] == DISCIPLINE and words[2].startswith(CHILD)]
@@ -220,8 +221,8 @@ def _port(host: HostPlace) -> str:
 
 
 def _pair(one: str, first: str, other: str, second: str) -> None:
-    """Make two joined interfaces, each inside its namespace: up, without IPv6, of a known packet size. The queue of
-    each has as much room as the shaper's."""
+    """Make two joined interfaces, each inside its namespace: up, without IPv6, with a known packet size and queues as
+    large as the shaper's."""
     size = ("mtu", str(MTU_BYTES), "txqueuelen", str(QUEUE_BYTES // MTU_BYTES))
     peer = ("peer", "name", second, "netns", other, *size)
     call("ip", "link", "add", first, "netns", one, *size, "type", "veth", *peer)
@@ -240,12 +241,12 @@ def _shape(declared: Declaration, namespace: str, interface: str) -> None:
             call("tc", "-n", namespace, "-batch", "-", given="\n".join(lines))
         except BackendError as error:
             raise BackendError(
-                f"{error}; queues of connections need the kernel's sch_htb and cls_bpf, which queue = 'fifo' does not"
+                f"{error}; queue = 'fair' needs the kernel's sch_htb and cls_bpf; without them use queue = 'fifo'"
             ) from None
 
 
 def fair_queues(interface: str, bytes_per_s: float) -> list[str]:
-    """Lines for ``tc -batch``, after the shaper of this rate has been made with the handle ``SHAPER``."""
+    """Return lines for ``tc -batch`` that add fair queues to a shaper of this rate with the handle ``SHAPER``."""
     limit = f"{round(bytes_per_s * 8 * HEADROOM)}bit"
     classes = [
         f"class add dev {interface} parent {CHILD} classid {CHILD}{number:x} {DISCIPLINE} rate {limit} "
@@ -260,7 +261,7 @@ def fair_queues(interface: str, bytes_per_s: float) -> list[str]:
 
 
 def _spreading() -> str:
-    """Classic BPF program that returns the class of a packet: the first + ((source port XOR target port) / 2) mod
+    """Return a BPF program that computes the class of a packet: the first + ((source port XOR target port) / 2) mod
     ``QUEUES``. Linux gives the connections to one port source ports that are all odd, or all even."""
     first = (int(CHILD.rstrip(":"), 16) << 16) + 1
     load, keep, exclusive_or, halve, mask, add, done = 40, 7, 172, 116, 84, 4, 22

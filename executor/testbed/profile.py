@@ -1,5 +1,5 @@
-"""The hardware profile of a declared testbed: this machine's calibrated devices, divided as the hosts divide them, and
-links of the declared rate. Only the load of a link, if any, was measured inside the testbed."""
+"""Derives the hardware profile of a declared testbed: this machine's calibrated devices, divided among hosts, and links
+of the declared rate. Only the load of a link, if any, was measured inside the testbed."""
 
 from collections.abc import Iterable, Mapping
 from math import log
@@ -23,17 +23,17 @@ from simgnn.tomlfile import without_none
 from simgnn.units import format_quantity
 
 LOOP, STACK, WIRE = "loopback", "stack", "wire"
-"""Links: among the ranks of a device, between a device and its host's interface, between hosts."""
+"""Names of links: among the ranks of a device, between a device and its host's interface, between hosts."""
 Prices = TypeVar("Prices", bound=Strict)
 
 
 def describe(declared: Declaration, base: Profile, load: Load | None = None) -> Profile:
-    """The profile of a testbed on the machine that ``base`` was calibrated on.
+    """Return the profile of a testbed on the machine that ``base`` was calibrated on.
 
-    A host without slow ranks is one device with its cores. A host with slow ranks has one device a rank: a slow rank's
-    is as fast as its quota, the others share what the quotas leave. ``load``: of the links between hosts, as measured
-    by :func:`executor.testbed.runs.measure_load`. Raises :class:`HardwareError` when ``base`` is not one host with one
-    CPU.
+    A host without slow ranks is one device with the host's cores. A host with slow ranks has one device per rank: a
+    slow rank's device is as fast as its quota, the others share what the quotas leave. ``load``: load of the links
+    between hosts, as measured by :func:`executor.testbed.runs.measure_load`. Raises :class:`HardwareError` when
+    ``base`` is not one host with one CPU.
     """
     device, loop = _machine(base)
     assert device.cores is not None
@@ -68,7 +68,7 @@ def describe(declared: Declaration, base: Profile, load: Load | None = None) -> 
 
 
 def _machine(base: Profile) -> tuple[Device, LinkType]:
-    """The one device of a machine, and the link among the ranks on it."""
+    """Return the one device of a machine, and the link among the ranks on it."""
     hosts = base.topology.host_names()
     placed = [name for _, host in hosts for entry in host.devices for name in [entry.type] * entry.count]
     edges = [edge.link for _, host in hosts for edge in host.edges if edge.between[0] == edge.between[1]]
@@ -84,7 +84,7 @@ def _machine(base: Profile) -> tuple[Device, LinkType]:
 def _host(
     declared: Declaration, device: Device, cores: int, here: list[RankPlace]
 ) -> tuple[list[tuple[str, str]], dict[str, Device], dict[str, float]]:
-    """(name, type) of the devices of a host; device by type; how many times as long each type takes."""
+    """Return (name, type) of a host's devices, devices by type, and the factor by which each type is slower."""
     host = here[0].host
     quotas = [place.quota_cores for place in here if place.quota_cores is not None]
     if not quotas:
@@ -105,7 +105,7 @@ def _host(
 
 
 def _part(device: Device, cores: int, count: float, part: float, split: int, slower: float) -> Device:
-    """One of ``split`` devices, with ``count`` cores and ``part`` of the memory, ``slower`` times as slow."""
+    """Return one of ``split`` devices, with ``count`` cores and ``part`` of the memory, ``slower`` times as slow."""
     if split == 1 and slower == 1.0:
         return device
     return device.model_copy(
@@ -120,7 +120,7 @@ def _part(device: Device, cores: int, count: float, part: float, split: int, slo
 
 
 def _cache(cache: Cache, cores: int, count: float) -> Cache:
-    """The cache of a part of the machine: the part's own instances, or its part of a shared one."""
+    """Return the cache of a part of the machine: the part's own instances, or its part of a shared one."""
     sharers = float(cores) if cache.shared_by is None else cache.shared_by.value
     own = max(1.0, count)
     if sharers <= own:
@@ -130,7 +130,7 @@ def _cache(cache: Cache, cores: int, count: float) -> Cache:
 
 
 def _curves(curves: Iterable[Curve], cores: int, count: float, split: int, slower: float) -> Iterable[Curve]:
-    """Curves of a part: with c ranks at work on each of ``split`` parts, c x split are at work on the machine."""
+    """Yield curves of a part: with c ranks at work on each of ``split`` parts, c x split are at work on the machine."""
     levels: dict[tuple[str, int], list[Curve]] = {}
     for curve in curves:
         levels.setdefault((curve.primitive, curve.threads), []).append(curve)
@@ -164,8 +164,8 @@ def _relabelled(curve: Curve, concurrency: int, exact: bool, slower: float) -> C
 def _links(
     declared: Declaration, loop: LinkType, slower: Mapping[str, float], load: Load | None
 ) -> dict[str, LinkType]:
-    """Links by name. ``slower``: how many times as long a device of each type takes, also to carry its own messages,
-    which is work of its processor like any other."""
+    """Return links by name. ``slower``: the factor by which a device of each type is slower, also at carrying
+    messages."""
     links = {LOOP: loop, STACK: _slowed(loop, 1.0)}
     links |= {f"{STACK}-{kind}": _slowed(loop, by) for kind, by in slower.items()}
     if declared.link is not None:
@@ -187,7 +187,7 @@ def _links(
 
 
 def _slowed(loop: LinkType, by: float) -> LinkType:
-    """Half of the way from rank to rank, at a share of the processor."""
+    """Return the link for half of the way from rank to rank, at a share of the processor."""
     half = loop.latency.value / 2
     if by == 1.0:
         latency = Duration.of(half, loop.latency.source, note="half of the way from rank to rank")
@@ -204,8 +204,8 @@ def _slowed(loop: LinkType, by: float) -> LinkType:
 
 
 def _backend(declared: Declaration, backend: Backend, slowest: float) -> Backend:
-    """A communication library on the testbed: collectives inside a host as measured, and the same across hosts, where
-    the links also limit them.
+    """Return a communication library on the testbed: collectives inside a host as measured, and across hosts the same,
+    where links also limit them.
 
     ``slowest``: how many times as long the slowest rank takes as one with an equal part of the cores, as calls were
     measured. Calls and messages are work of processors, and all ranks of a call wait for the slowest.
@@ -233,7 +233,7 @@ def _backend(declared: Declaration, backend: Backend, slowest: float) -> Backend
 
 
 def _slower(prices: Prices, by: float) -> Prices:
-    """The same prices with every time ``by`` times as long and every rate so much lower."""
+    """Return prices with every time ``by`` times as long and every rate so much lower."""
     note = f"times multiplied by {by:.4g}: the slowest rank's declared share of processor time"
     update = {}
     for name, number in prices if by != 1.0 else ():
@@ -244,7 +244,7 @@ def _slower(prices: Prices, by: float) -> Prices:
 
 
 def _topology_of(declared: Declaration, placed: list[tuple[str, str]]) -> dict[str, Any]:
-    """A host: its devices, each with a link among its own ranks; several meet in the host's memory."""
+    """Return a host's topology: devices, each with a link among its ranks; several meet in the host's memory."""
     edges = [{"between": (name, name), "link": LOOP} for name, _ in placed]
     nodes: dict[str, str] = {}
     inner = placed[0][0]

@@ -1,4 +1,4 @@
-"""What runs inside a testbed: a prepared run, any command once a rank, the measurement of a loaded link."""
+"""Runs inside a testbed: a prepared run, a command once per rank, the measurement of a loaded link."""
 
 import json
 import os
@@ -22,19 +22,19 @@ from simgnn.hardware.profile.communication import Load
 from simgnn.tomlfile import write_toml
 
 MASTER_PORT = 29500
-"""Free, since nothing else runs in the namespace while it is locked."""
+"""Always free, since nothing else runs in the namespace while it is locked."""
 TESTBED_FILE = "testbed.toml"
 WAITING = {"OMP_WAIT_POLICY": "passive"}
-"""Variables of a rank with a quota: threads that spin while they wait for one another would use up the time of those
-that work, and of those that the kernel has stopped until the next period."""
+"""Variables of a rank with a quota: threads that spin while they wait would use up the processor time of those that
+work, and of those that the kernel has stopped until the next period."""
 WAITING_CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
-"""Variables by which a user decides this instead."""
+"""Variables by which a user decides how threads wait."""
 LEAST_LOADED_RATE = 1e6
 """Bytes per second: on a slower link, the messages that fill it would take minutes."""
 
 
 def run(declared: Declaration, root: Path, arguments: Sequence[str]) -> int:
-    """Train a prepared run directory inside the testbed; the exit status. It is brought up for the run if it is not up.
+    """Train a prepared run directory inside the testbed, which is brought up if it is not up; return the exit status.
 
     Raises :class:`ConfigError` where the run was prepared for other hosts.
     """
@@ -55,14 +55,12 @@ def run(declared: Declaration, root: Path, arguments: Sequence[str]) -> int:
 
 
 def execute(declared: Declaration, command: Sequence[str]) -> int:
-    """Run a command once a rank, with the variables that torchrun would set; the first exit status that is not 0.
+    """Run a command once per rank, with torchrun's variables; return the first exit status that is not 0, or 0.
 
-    Raises :class:`ConfigError` where there is no such command, before a testbed is brought up for it.
+    Raises :class:`ConfigError` where the command does not exist, before a testbed is brought up for it.
     """
     if shutil.which(command[0]) is None:
-        raise ConfigError(
-            f"CMD: got '{command[0]}', expected a program that is in PATH, or the path of a file that can be started"
-        )
+        raise ConfigError(f"CMD: got '{command[0]}', expected a program in PATH, or the path of an executable file")
     with _held(declared) as record:
         places = record.ranks
         master = {"MASTER_ADDR": places[0].host.address or "127.0.0.1", "MASTER_PORT": str(MASTER_PORT)}
@@ -88,10 +86,10 @@ def check_measurable(declared: Declaration) -> None:
 
 
 def measure_load(declared: Declaration, bytes_per_s: float) -> Load:
-    """Measure, in half a minute or more, how messages that fill the link from the first host to the second affect
-    others. ``bytes_per_s``: payload that the link passes.
+    """Measure how messages that fill the link from the first host to the second affect others; takes half a minute or
+    more. ``bytes_per_s``: payload that the link passes.
 
-    The testbed is brought up for it if it is not up. Raises :class:`BackendError` where the ranks fail.
+    The testbed is brought up if it is not up. Raises :class:`BackendError` where the ranks fail.
     """
     with tempfile.TemporaryDirectory(prefix="simgnn-load-") as folder:
         out = Path(folder) / "load.json"
@@ -107,7 +105,8 @@ def measure_load(declared: Declaration, bytes_per_s: float) -> Load:
 
 
 def _check_threads(declared: Declaration, plan: RunPlan) -> None:
-    """A quota is a share of the time of as many cores as a rank has threads, so their number must be the default."""
+    """Raise :class:`ConfigError` unless slow ranks have the default threads: a quota is a share of a core per
+    thread."""
     wanted = plan.threads_per_rank
     for place in rank_places(declared, usable_cores()):
         threads = threads_per_rank(None, declared.ranks_per_host, len(place.host.cores))
@@ -115,13 +114,13 @@ def _check_threads(declared: Declaration, plan: RunPlan) -> None:
             raise ConfigError(
                 f"hardware.threads_per_rank: got {wanted}, expected {threads}, or none: rank {place.rank} of testbed "
                 f"'{declared.name}' is slow, and its quota of {place.quota_cores:g} cores is the declared share of "
-                f"{threads} thread(s); prepare it again without it"
+                f"{threads} thread(s). Prepare the run again without it"
             )
 
 
 @contextmanager
 def _held(declared: Declaration) -> Iterator[Record]:
-    """The record of a testbed that is up, locked by this process; taken down at the end if it was not up before."""
+    """Yield the record of a testbed that is up and locked; take it down at the end if it was not up before."""
     network.require_tools()
     with locked(declared.name):
         made = lifecycle.make(declared, replace=False).made

@@ -1,4 +1,4 @@
-"""The record of what a testbed has made, and its locks. Written before anything is made, so that all can be removed."""
+"""Records what a testbed has made, and locks it. The record is written first, so that everything can be removed."""
 
 import fcntl
 import json
@@ -27,19 +27,19 @@ from simgnn.schema_faults import sentences
 from simgnn.tomlfile import write_atomically
 
 FOLDER = "SIMGNN_TESTBED_STATE"
-"""Environment variable: folder of the records. The default lies where reboots empty it, as they remove namespaces."""
+"""Environment variable: folder of the records. Reboots empty the default folder, as they remove namespaces."""
 DEFAULT_FOLDER = "/run/simgnn-testbed"
 POLL_S = 0.05
 LEAST_PATIENCE_S = 0.2
-"""Shortest wait for a lock: a process that asks whether a lock is held takes it for a moment."""
+"""Shortest wait for a lock, since a process that checks whether a lock is held takes it for a moment."""
 
 
 class Record(Strict):
-    """What was made, or is about to be.
+    """What a testbed has made, or is about to make.
 
-    ``cores``: core numbers that the hosts divide. ``base``: folder below which the cgroups of slow ranks lie, None
-    without slow ranks. ``switched``: this testbed gave groups below ``base`` the CPU controller. ``complete``: all was
-    made. ``holder``: id of the process that the testbed goes with, None where it stays.
+    ``cores``: core numbers that the hosts divide. ``base``: folder of the cgroups of slow ranks, None without slow
+    ranks. ``switched``: whether this testbed gave groups below ``base`` the CPU controller. ``complete``: whether all
+    was made. ``holder``: id of the process with which the testbed ends, None where it stays.
     """
 
     format: Literal[2] = 2
@@ -52,7 +52,7 @@ class Record(Strict):
 
     @classmethod
     def read(cls, name: str) -> Self | None:
-        """The record of a testbed; None where nothing was made. Raises :class:`BackendError` for a damaged one."""
+        """Read the record of a testbed; None where nothing was made. Raises :class:`BackendError` for a damaged one."""
         path = _path(name)
         try:
             record = cls.model_validate_json(path.read_text())
@@ -95,12 +95,12 @@ class Record(Strict):
         return namespaces_of(self.declared)
 
     def cgroup(self, place: RankPlace) -> Path:
-        """Folder of a slow rank's control group."""
+        """Return the folder of a slow rank's control group."""
         return Path(self.base or "/") / place.cgroup
 
     @property
     def cgroups(self) -> list[Path]:
-        """Folders of its control groups, parents first."""
+        """Folders of the testbed's control groups, parents first."""
         folders = [self.cgroup(place) for place in self.slow]
         return [Path(self.base or "/") / group_of(self.name), *folders] if folders else []
 
@@ -110,12 +110,12 @@ def recorded_names() -> list[str]:
 
 
 def is_recorded(name: str) -> bool:
-    """Whether a testbed has a record, damaged or not."""
+    """Return whether a testbed has a record, damaged or not."""
     return _path(name).is_file()
 
 
 def locked(name: str, patience_s: float = LEAST_PATIENCE_S) -> AbstractContextManager[None]:
-    """Hold a testbed: one change or run at a time. The lock ends with the process that holds it, however it ends.
+    """Lock a testbed for one change or run at a time. The lock ends with the process that holds it, however it ends.
 
     Raises :class:`BackendError` where another process still holds it after ``patience_s``.
     """
@@ -123,7 +123,7 @@ def locked(name: str, patience_s: float = LEAST_PATIENCE_S) -> AbstractContextMa
 
 
 def holding(name: str, patience_s: float = LEAST_PATIENCE_S) -> AbstractContextManager[None]:
-    """Be the one process that a testbed is up for, while runs inside it lock it one after the other.
+    """Become the one process that a testbed is up for, while runs inside it lock it one after the other.
 
     Raises :class:`BackendError` where it is still up for another process after ``patience_s``.
     """
@@ -131,17 +131,17 @@ def holding(name: str, patience_s: float = LEAST_PATIENCE_S) -> AbstractContextM
 
 
 def is_locked(name: str) -> bool:
-    """Whether a process changes a testbed or runs in it now."""
+    """Return whether a process changes a testbed or runs in it now."""
     return _user(name, "lock") is not None
 
 
 def holder_of(name: str) -> str | None:
-    """The process that a testbed is up for, in words; None where it is up for none."""
+    """Return a description of the process that a testbed is up for, or None."""
     return _user(name, "hold")
 
 
 def in_use(name: str, user: str) -> BackendError:
-    """The error for a process that wants to change a testbed while ``user`` has it."""
+    """Return the error for a process that wants to change a testbed while ``user`` has it."""
     return BackendError(f"testbed: '{name}' is in use by {user}; wait for it, or end it with testbed down")
 
 
@@ -202,6 +202,6 @@ def _make_folder() -> None:
 def _damaged(path: Path, why: str) -> BackendError:
     made = f"simgnn-{path.stem}"
     return BackendError(
-        f"testbed: the record {path} is damaged or of another version ({why}); remove what it made, if anything "
-        f"({made}-* of ip netns list, cgroup {made}), then that file"
+        f"testbed: the record {path} is damaged or of another version ({why}); remove what the "
+        f"testbed made ({made}-* of ip netns list, cgroup {made}), then that file"
     )

@@ -75,7 +75,7 @@ def test_a_damaged_record_touches_nothing_of_others(
                 said = capsys.readouterr()
                 assert said.err.count("\n") == 1
                 assert "is damaged or of another version" in said.err
-                assert f"remove what it made, if anything (simgnn-{declared.name}-* of ip netns list" in said.err
+                assert f"remove what the testbed made (simgnn-{declared.name}-* of ip netns list" in said.err
                 assert (f"testbed '{other.name}': up" in said.out) == (words == ["status"])
         assert network.exists(foreign)
         assert group.is_dir()
