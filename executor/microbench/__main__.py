@@ -14,7 +14,7 @@ from simgnn.process_end import follow_starter
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Start the ranks, or be one of them; the exit status. When a rank fails, the others are ended."""
+    """Start the ranks, or run one of them; return the exit status. When a rank fails, the others are ended."""
     follow_starter()
     words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="python -m executor.microbench", description=__doc__)

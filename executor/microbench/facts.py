@@ -1,4 +1,4 @@
-"""Facts of the machine that are read, not timed: cores, memory, processor, caches, accelerator, versions."""
+"""Reads facts of the machine without timing: cores, memory, processor, caches, accelerator, versions."""
 
 import os
 import platform
@@ -18,7 +18,7 @@ MULTIPLIERS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def read_caches(folder: Path = CACHE_FOLDER) -> list[dict[str, Any]]:
-    """Data caches seen by one core, smallest first: level, size_bytes, sharers (cores on one instance), source.
+    """Return the data caches of one core, smallest first: level, size_bytes, sharers (cores per instance), source.
 
     Empty where the system does not show them (containers, other systems).
     """
@@ -41,7 +41,7 @@ def read_caches(folder: Path = CACHE_FOLDER) -> list[dict[str, Any]]:
 
 
 def count_sockets(cores: Collection[int], folder: Path = CORE_FOLDER) -> int | None:
-    """Number of sockets that some cores lie on; None where the system does not show it."""
+    """Return the number of sockets that ``cores`` are on; None where the system does not show it."""
     try:
         return len({(folder / f"cpu{core}/topology/physical_package_id").read_text().strip() for core in cores})
     except OSError:
@@ -49,7 +49,7 @@ def count_sockets(cores: Collection[int], folder: Path = CORE_FOLDER) -> int | N
 
 
 def _count_list(text: str) -> int:
-    """Number of members of a kernel list such as ``0-3,8``."""
+    """Count the members of a kernel list such as ``0-3,8``."""
     parts = (part.partition("-") for part in text.split(","))
     return sum(int(last or first) - int(first) + 1 for first, _, last in parts)
 
@@ -64,7 +64,7 @@ def read_cpu_model() -> str:
 
 
 def read_facts(device: torch.device) -> dict[str, Any]:
-    """Everything about this machine that the profile states without timing it; sizes in bytes."""
+    """Return all facts of this machine that the profile states without timing; sizes in bytes."""
     facts: dict[str, Any] = {
         "host": socket.gethostname(),
         "system": platform.platform(),

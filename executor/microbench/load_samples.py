@@ -1,4 +1,4 @@
-"""Samples of a loaded link, their file, and the entry of a hardware profile that they give."""
+"""Stores samples of a loaded link, and derives the load entry of a hardware profile from them."""
 
 import json
 import statistics
@@ -15,17 +15,17 @@ from simgnn.units import format_quantity
 FORMAT = "simgnn-link-load"
 VERSION = 1
 FILLED = 0.5
-"""Share of the link's rate that bulk messages must move together: else they do not fill it, and nothing waits."""
+"""Smallest share of the link's rate that bulk messages must reach together; with less, they do not fill the link."""
 QUIET = 0.1
-"""Share of the hosts' cores that other work may keep busy; with more, the cost of bytes cannot be separated from it."""
+"""Largest share of the hosts' cores that other work may use, so that the cost of bytes can be separated from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Round trips of a small message while ``messages`` bulk messages fill the link each way (0: it is idle).
+    """Round trips of a small message while ``messages`` bulk messages fill the link each way (0: the link is idle).
 
-    ``visits``: seconds of the round trips, visit by visit; ``bulk_bytes_per_s``: what the bulk messages of both ways
-    moved together in each visit (empty where there are none).
+    ``visits``: seconds of the round trips, by visit; ``bulk_bytes_per_s``: rate of the bulk messages of both directions
+    together in each visit (empty without bulk messages).
     """
 
     messages: int
@@ -39,8 +39,8 @@ class Waiting:
 @dataclass(frozen=True, slots=True)
 class Work:
     """Processor time that bytes across the link cost: ``busy_s`` of all ``cores`` of both hosts in ``seconds``, in
-    which ``crossed_bytes`` crossed it in both directions together. ``busy_before``: mean number of busy cores just
-    before, when nothing crossed it."""
+    which ``crossed_bytes`` crossed the link in both directions together. ``busy_before``: mean number of busy cores
+    just before, on an idle link."""
 
     seconds: float
     cores: int
@@ -50,13 +50,13 @@ class Work:
 
     @property
     def seconds_per_byte(self) -> float:
-        """Seconds of a core that a byte takes at each of its two ends."""
+        """Seconds of a core per byte, at each of the two ends."""
         return (self.busy_s - self.busy_before * self.seconds) / (2 * self.crossed_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSamples:
-    """The samples of one measurement. ``started``: date and time; the first of ``waiting`` is of the idle link."""
+    """The samples of one measurement. ``started``: date and time; ``waiting[0]`` is of the idle link."""
 
     started: str
     bulk_bytes: int
@@ -70,7 +70,7 @@ def write_load(path: Path, samples: LoadSamples) -> None:
 
 
 def read_load(path: Path) -> LoadSamples:
-    """Read what :func:`write_load` wrote. Raises :class:`BackendError` for anything else."""
+    """Read a file that :func:`write_load` wrote. Raises :class:`BackendError` for anything else."""
     try:
         table: dict[str, Any] = json.loads(path.read_text())
         if (table.pop("format"), table.pop("version")) != (FORMAT, VERSION):
@@ -87,13 +87,13 @@ def read_load(path: Path) -> LoadSamples:
 
 
 def load_of(samples: LoadSamples, bytes_per_s: float) -> Load:
-    """The load of a link of this rate.
+    """Compute the load of a link of rate ``bytes_per_s``.
 
-    The bytes that wait in front of the link, while so many messages fill it each way, are those that it passes in half
-    of the time by which a round trip of a small message is longer than on the idle link (medians). ``spread``: the
-    largest standard deviation of any of the numbers from repeat to repeat, as a share. There is none, and the note says
-    so, where the repeats of a number do not differ significantly from zero. Raises :class:`BackendError` where the
-    messages moved less than half of the rate, or other work kept more than a tenth of the cores busy.
+    The queue in front of the link, for each number of messages that fill it each way, is the bytes that the link passes
+    in half of the extra round-trip time of a small message over the idle link (medians). ``spread``: the largest
+    standard deviation of any number over repeats, as a share; None, with a note, where repeats of a number do not
+    differ significantly from zero. Raises :class:`BackendError` where the messages moved less than half of the rate, or
+    other work kept more than a tenth of the cores busy.
     """
     others = statistics.median(each.busy_before / each.cores for each in samples.work)
     if others > QUIET:
@@ -144,8 +144,8 @@ def load_of(samples: LoadSamples, bytes_per_s: float) -> Load:
 
 
 def _spread(values: Sequence[float]) -> float | None:
-    """Standard deviation as a share of the mean. None with fewer than two repeats, or where it is at least the mean:
-    then the values are noise around zero."""
+    """Return the standard deviation as a share of the mean; None for fewer than two values, or where it is at least the
+    mean, since the values are then noise around zero."""
     if len(values) < 2:
         return None
     apart, middle = statistics.stdev(values), statistics.fmean(values)

@@ -28,18 +28,18 @@ from simgnn.errors import BackendError
 
 ITEM_BYTES = 4  # payload is float32, as in training
 PATIENCE = timedelta(seconds=60)
-"""For one message, and for the end of all messages."""
+"""Timeout of one message, and of the end of all messages."""
 BULK_BYTES = 1_000_000
 SMALL_BYTES = 1024
 LEVELS = (1, 2, 4, 8)
-"""Numbers of bulk messages at once each way, as far as there are pairs of ranks for them."""
+"""Numbers of simultaneous bulk messages each way, as far as there are pairs of ranks for them."""
 ROUNDS = 5
 TRIPS = 12
 """Round trips of each level in a round."""
 RAMP_S = 0.2
-"""Wait after the first bulk messages, in which TCP's windows open."""
+"""Seconds to wait after the first bulk messages, while TCP's windows open."""
 GAP_S = (0.001, 0.01)
-"""Range of the random pause before a round trip: it begins anywhere in a bulk message, when the other end waits."""
+"""Range of the random pause before a round trip, which thus begins anywhere in a bulk message."""
 WORK_ROUNDS = 3
 IDLE_S, BUSY_S = 1.0, 2.0
 CPU_TIMES = Path("/proc/stat")
@@ -50,7 +50,8 @@ its tick on idle cores counts these by the clock, but busy time only by samples 
 
 @dataclass(frozen=True)
 class Way:
-    """From one rank to another. ``group``: of these two alone, so with a TCP connection of its own; None on others."""
+    """From one rank to another. ``group``: process group of these two, with its own TCP connection; None on other
+    ranks."""
 
     source: int
     target: int
@@ -58,7 +59,7 @@ class Way:
 
 
 def connect(pairs: Sequence[tuple[int, int]], rank: int) -> list[Way]:
-    """A way for each (source, target); all ranks must call this with the same pairs."""
+    """Make a way for each (source, target); all ranks must call this with the same pairs."""
     ways = []
     for source, target in pairs:
         group = dist.new_group([source, target], timeout=PATIENCE)
@@ -76,12 +77,12 @@ class Link:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """0, and those of :data:`LEVELS` that there are enough ways for."""
+        """0, and the :data:`LEVELS` for which there are enough ways."""
         return (0, *(level for level in LEVELS if level <= len(self.ways)))
 
 
 def pairs_of(sources: Sequence[int], targets: Sequence[int]) -> list[tuple[int, int]]:
-    """All pairs, in an order in which every source comes once before any comes again."""
+    """Return all pairs, ordered so that every source comes once before any comes again."""
     return [
         (source, targets[(place + turn) % len(targets)])
         for turn in range(len(targets))
@@ -118,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(world: World) -> tuple[tuple[Waiting, ...], tuple[Work, ...]]:
-    """Measure all rounds on all ranks; returns the samples of all ranks on every rank."""
+    """Measure all rounds on all ranks; return the samples of all ranks on every rank."""
     sources, targets = world.members[:2]
     pairs = pairs_of(sources, targets)[: LEVELS[-1]]
     back = [(target, source) for source, target in pairs]
@@ -143,7 +144,8 @@ def measure(world: World) -> tuple[tuple[Waiting, ...], tuple[Work, ...]]:
 
 
 def _visit(world: World, link: Link, level: int, gaps: random.Random) -> tuple[list[float], float]:
-    """Round trips while ``level`` messages fill the link each way; bytes of these that arrive at this rank a second."""
+    """Measure round trips while ``level`` messages fill the link each way, and the bulk bytes per second that arrive
+    here."""
     trips: list[float] = []
     world.barrier()
     start = time.perf_counter()
@@ -158,7 +160,7 @@ def _visit(world: World, link: Link, level: int, gaps: random.Random) -> tuple[l
 
 
 def _round_trip(way: Way, rank: int, gap_s: float) -> list[float]:
-    """Seconds from a small message, sent after a pause, to its answer: one number on its source, none elsewhere."""
+    """Measure seconds from a small message, sent after a pause, to its answer: one number on its source, else none."""
     message, answer = (torch.zeros(SMALL_BYTES // ITEM_BYTES) for _ in range(2))
     if rank == way.target:
         dist.recv(answer, src=way.source, group=way.group)
@@ -176,7 +178,7 @@ def _round_trip(way: Way, rank: int, gap_s: float) -> list[float]:
 
 
 def _work(world: World, link: Link) -> Work:
-    """Processor time while messages fill the link both ways, and while it is idle just before."""
+    """Measure processor time while messages fill the link both ways, and while it is idle just before."""
     takes_part = world.host < 2
     world.barrier()
     start, from_s = time.perf_counter(), _idle_s()
@@ -199,13 +201,13 @@ def _work(world: World, link: Link) -> Work:
 
 
 def _since(start: float, idle_s: Mapping[int, float]) -> tuple[float, dict[int, float]]:
-    """Seconds since ``start``, and how many of them each core has been busy with anything."""
+    """Return the seconds since ``start``, and for how many of them each core was busy with anything."""
     now_s, seconds = _idle_s(), time.perf_counter() - start
     return seconds, {core: max(0.0, seconds - (now_s[core] - before)) for core, before in idle_s.items()}
 
 
 def _idle_s() -> dict[int, float]:
-    """Idle seconds, since the machine started, of each core that this rank may use."""
+    """Return the idle seconds, since the machine started, of each core that this rank may use."""
     tick = os.sysconf("SC_CLK_TCK")
     lines = (line.split() for line in CPU_TIMES.read_text().splitlines() if line.startswith("cpu"))
     cores = {line[0]: sum(int(line[column]) for column in IDLE_COLUMNS) / tick for line in lines}
@@ -240,12 +242,12 @@ class Bulk:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes that have arrived at this rank: inside the block so far, after it all of them."""
+        """Bytes that have arrived at this rank so far; after the block, all of them."""
         return sum(flow.received_bytes for flow in self._flows)
 
 
 class _Flow(threading.Thread):
-    """One end of a way. ``passed``: set when a message has passed, or none ever will."""
+    """One end of a way. ``passed``: set when a message has passed, or when none ever will."""
 
     def __init__(self, way: Way, rank: int, nbytes: int, stop: threading.Event) -> None:
         super().__init__(name=f"bulk {way.source} to {way.target}", daemon=True)
@@ -275,7 +277,7 @@ class _Flow(threading.Thread):
             self.passed.set()
 
     def check(self, in_time: bool) -> None:
-        """Raise :class:`BackendError` where the way failed or was not ``in_time``."""
+        """Raise :class:`BackendError` where the way failed or ``in_time`` is false."""
         if self._failure is not None or not in_time:
             reason = self._failure or f"nothing passed in {PATIENCE.total_seconds():.0f} s"
             raise BackendError(f"load of the link: {self.name}: {reason}")

@@ -1,4 +1,4 @@
-"""What one rank does: it measures stage after stage with all others; rank 0 writes the file."""
+"""Measures stage after stage on one rank, together with all others; rank 0 writes the file."""
 
 import argparse
 import warnings
@@ -24,7 +24,7 @@ PROGRESS = "progress"
 
 @dataclass(frozen=True)
 class Stage:
-    """Probes that are measured together and kept together. ``text``: what they are, for people."""
+    """Probes that are measured together and kept together. ``text``: description for people."""
 
     name: str
     text: str
@@ -58,7 +58,7 @@ def work(options: argparse.Namespace) -> None:
 
 
 def stages(only: str, suite: Suite, world: World) -> list[Stage]:
-    """What this group of ranks measures: communication first (inside hosts, between them, of all), then work."""
+    """Return the stages of this group of ranks: communication first (inside hosts, between them, of all), then work."""
     found: list[Stage] = []
     several = len(world.members) > 1
     # made when first needed, since a stage that is kept needs neither: a pilot exchange, and inputs of device work

@@ -77,9 +77,9 @@ class Kept:
         return self.folder / f"{size}-{self.key.get('ranks')}-{stage}.json"
 
     def measured(self, stage: str, world: World, measure: Callable[[], list[Sample]]) -> list[Sample]:
-        """The samples of a stage on rank 0, kept ones or those of ``measure()``, which are then kept; none elsewhere.
+        """Return the samples of a stage on rank 0, kept ones or those of ``measure()``, which are then kept; else none.
 
-        Rank 0 decides for all, since its disk has the file.
+        Rank 0 decides for all ranks, since the file is on its disk.
         """
         found = self.load(stage) if world.rank == 0 and self.folder is not None else None
         if world.any(found is not None):
@@ -93,7 +93,7 @@ class Kept:
         return samples
 
     def load(self, stage: str) -> list[Sample] | None:
-        """Kept samples that may be used, or None; why others may not is reported."""
+        """Return kept samples that may be used, or None; report why others may not be used."""
         path = self.path(stage)
         if self.fresh or not path.is_file():
             return None
@@ -115,7 +115,7 @@ class Kept:
 
 
 def stage_key(world: World, hosts: Sequence[Mapping[str, Any]], suite: Any, quick: bool) -> dict[str, Any]:
-    """Everything that the times of a stage depend on. ``hosts``: ranks and facts of each host."""
+    """Return everything that the times of a stage depend on. ``hosts``: ranks and facts of each host."""
     return {
         "hosts": [dict(host) for host in hosts],
         "ranks": world.ranks,
@@ -128,7 +128,7 @@ def stage_key(world: World, hosts: Sequence[Mapping[str, Any]], suite: Any, quic
 
 
 def code_version(root: Path | None = None) -> str:
-    """SHA-256 over the sources that measure, and the versions of the packages that they use."""
+    """Return the SHA-256 of the sources that measure, and of the versions of the packages that they use."""
     digest = hashlib.sha256()
     base = root or Path(__file__).resolve().parent.parent
     for path in sorted(path for folder in MEASURING for path in (base / folder).rglob("*.py")):

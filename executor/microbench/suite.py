@@ -43,7 +43,7 @@ class Suite:
     longest_s: float
 
     def host_probes(self, world: World) -> list[Probe]:
-        """Transfers among the ranks of each host by itself, all hosts at once."""
+        """Return probes of transfers among the ranks of each host, all hosts at once."""
         probes: list[Probe] = []
         groups = [world.group(ranks) for ranks in world.members]
         for count in sorted({len(ranks) for ranks in world.members} - {1}):
@@ -55,7 +55,7 @@ class Suite:
         return probes
 
     def pair_probes(self, world: World) -> list[Probe]:
-        """Transfers between every two hosts, one pair after another: one message, and all ranks to all of the other."""
+        """Return probes between every two hosts, pair by pair: one message, and all ranks to all of the other host."""
         probes: list[Probe] = []
         for one, other in combinations(range(len(world.members)), 2):
             ranks = (*world.members[one], *world.members[other])
@@ -67,12 +67,12 @@ class Suite:
         return probes
 
     def cluster_probes(self, world: World) -> list[Probe]:
-        """Transfers among all ranks of all hosts at once."""
+        """Return probes of transfers among all ranks of all hosts at once."""
         circle = Circle(world.ranks, world.group(range(world.ranks)), "all")
         return [*circle.exchange_probes(self.messages, seed=1), *circle.collective_probes(self.collectives)]
 
     def affordable(self, seconds_per_byte: float) -> Self:
-        """The suite without messages and collectives that would take more than ``longest_s``; in their place the
+        """Return the suite without messages and collectives that would take more than ``longest_s``, and with the
         largest power of two that does not. The smallest ``FEWEST`` stay, since a fit needs them."""
         most = self.longest_s / seconds_per_byte
 

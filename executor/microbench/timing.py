@@ -1,4 +1,4 @@
-"""Interleaved timing: every round visits every probe once in a new random order, so that drift hits all alike."""
+"""Interleaved timing: every round runs every probe once in a new random order, so that drift hits all alike."""
 
 import random
 import statistics
@@ -72,7 +72,7 @@ class Plan:
 
 
 Part = tuple[list[float], list[float]]
-"""Starts and ends of a probe on one rank, by the clock of rank 0; empty where it did not act."""
+"""Starts and ends of a probe on one rank, by the clock of rank 0; empty where the rank did not run it."""
 
 
 def measure(
@@ -149,8 +149,8 @@ def _visit(probe: Probe, record: Part, world: World, ahead_s: float, gaps: rando
 
 
 def expected(repeats: Sequence[float]) -> float:
-    """Mean of the repeats. Outliers are left out: the slowest twentieth of three or more repeats (at least one), as far
-    as they lie more than OUTLIER_DEVIATIONS median absolute deviations above the median.
+    """Return the mean of the repeats without outliers: the slowest twentieth of three or more repeats (at least one),
+    as far as they are more than OUTLIER_DEVIATIONS median absolute deviations above the median.
 
     An epoch is a sum over many ops, and means add up where medians do not: if a third of all messages wait for a tick
     of the scheduler, an epoch takes longer by these waits, and the median message does not.
@@ -177,7 +177,7 @@ def _work(world: World, seconds: float) -> None:
 
 
 def samples_of(probe: Probe, parts: Sequence[Part], world: World) -> list[Sample]:
-    """Expected times of one probe: a sample for each host whose ranks acted, or one for all that did.
+    """Return the expected times of one probe: a sample for each host whose ranks ran it, or one for all ranks that did.
 
     ``parts`` [P]: starts and ends of every rank.
     """

@@ -57,13 +57,13 @@ class World:
 
     @cached_property
     def works(self) -> bool:
-        """Whether this rank's device work is measured: not if ranks of its host would take turns on a core for it."""
+        """Whether this rank's device work is measured: not if ranks of its host would take turns on a core."""
         if self.device.type != "cpu":
             return True
         return self.members[self.host].index(self.rank) < max(1, usable_cores() // self.threads)
 
     def group(self, ranks: Sequence[int]) -> GroupHandle | None:
-        """A process group of some ranks, on its members; None elsewhere. All ranks must call it in the same order."""
+        """Return a process group of some ranks on its members, else None. All ranks must call it in the same order."""
         members = tuple(sorted(ranks))
         if members not in self.made:
             group = dist.group.WORLD if len(members) == self.ranks else dist.new_group(list(members), timeout=TIMEOUT)
@@ -72,7 +72,7 @@ class World:
         return self.made[members]
 
     def synchronize(self) -> None:
-        """Wait until the device has finished what it was given."""
+        """Wait until the device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -84,14 +84,14 @@ class World:
             self.synchronize()
 
     def any(self, value: bool) -> bool:
-        """Whether the value is true on any rank; the same answer on every rank."""
+        """Return whether the value is true on any rank; the same answer on every rank."""
         flag = torch.tensor([int(value)], device=self.device)
         if self.ranks > 1:
             dist.all_reduce(flag, dist.ReduceOp.MAX)
         return bool(flag.item())
 
     def gather(self, value: Any) -> list[Any]:
-        """The plain JSON-like value of every rank, on every rank."""
+        """Return the plain JSON-like value of every rank, on every rank."""
         if self.ranks == 1:
             return [value]
         values: list[Any] = [None] * self.ranks
@@ -99,8 +99,8 @@ class World:
         return values
 
     def clock_ahead_s(self) -> float:
-        """Seconds that this rank's clock is ahead of rank 0's now. All ranks call it together, again and again, since
-        clocks drift."""
+        """Measure how many seconds this rank's clock is ahead of rank 0's now. All ranks call it together, repeatedly,
+        since clocks drift."""
         return clock_offset(list(self.kernels), self.control) if len(set(self.kernels)) > 1 else 0.0
 
     def say(self, text: str) -> None:

@@ -62,7 +62,7 @@ SHIFT = 4.0
     quick=[((seed, graph), width) for seed, (graph, widths) in enumerate(QUICK_GRAPHS) for width in widths],
 )
 def spmm_probes(bench: Bench, graph: Numbered, width: int) -> Iterator[Probe]:
-    """Forward and backward of the aggregation over a graph."""
+    """Yield probes of the forward and the backward aggregation over a graph."""
     subject = bench.subject(graph)
     csr = subject.csr
     rows, halo = csr.rows, csr.columns - csr.rows
@@ -115,7 +115,7 @@ def sparse_matmul_probes(bench: Bench, rows: int, columns: int, per_row: float, 
     quick=(),
 )
 def attention_probes(bench: Bench, graph: Numbered, width: int, heads: int) -> Iterator[Probe]:
-    """Maxima, sums and gradients over a graph.
+    """Yield probes of the maxima, sums and gradients of attention over a graph.
 
     Both passes of the gradients read rows through an index, one in each direction; they have the reverse profile.
     """

@@ -38,7 +38,7 @@ HERE = PolicyContext(0, 0, 0, 0, "forward", 0, 1)
     quick=shapes("16x16 1_000x64 4_000x128 2_000x16 10_000x64 40_000x64 20_000x256"),
 )
 def select_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
-    """Which rows moved from those that were sent last."""
+    """Yield the probe of choosing the rows that have changed since they were last sent."""
 
     def make(world: World) -> Run:
         policy, table = measured_cache(), bench.pool.matrix(rows, width)
@@ -57,7 +57,7 @@ def select_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
     quick=shapes("16x16x8 1_000x64x8 4_000x128x2 8_000x64x8 8_000x256x8 10_000x128x16"),
 )
 def coding_probes(bench: Bench, rows: int, width: int, bits: int) -> Iterator[Probe]:
-    """Linear codes of dense rows, and rows from them."""
+    """Yield probes of encoding dense rows in linear codes and of decoding them."""
     policy = measured_codec(bits)
 
     def decode(world: World) -> Run:
@@ -135,7 +135,7 @@ def copy_probes(bench: Bench, rows: int, width: int) -> Iterator[Probe]:
     quick=shapes("100x64x1_000 1_000x40x5_000 2_000x256x10_000 5_000x128x10_000 10_000x256x20_000 20_000x64x40_000"),
 )
 def gather_probes(bench: Bench, rows: int, width: int, sources: int) -> Iterator[Probe]:
-    """Picking ascending rows of ``sources`` into a new array, and adding them back (scatter)."""
+    """Yield probes of gathering ascending rows of ``sources`` into a new array, and of adding them back (scatter)."""
 
     def index(world: World) -> torch.Tensor:
         drawn = torch.randperm(sources, generator=torch.Generator().manual_seed(rows))[:rows]

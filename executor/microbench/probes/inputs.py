@@ -64,7 +64,7 @@ class StreamSpec:
         return f"{shape}-{self.sources}"
 
     def csr(self, seed: int) -> CSR:
-        """The index stream, sources ascending in each row; the same for the same seed."""
+        """Generate the index stream, sources ascending in each row; the same seed gives the same stream."""
         generator = np.random.default_rng(seed)
         degrees = self._degrees(generator)
         indptr = np.zeros(self.rows + 1, dtype=np.int64)
@@ -109,7 +109,7 @@ class GraphSpec:
         return f"{self.kind}-{self.vertices}"
 
     def csr(self, seed: int) -> CSR:
-        """The local graph; the same for the same seed."""
+        """Generate the local graph; the same seed gives the same graph."""
         csr = generated(self.kind, self.vertices, self.edges, seed)
         order = reverse_cuthill_mckee(csr)
         place = np.empty_like(order)
@@ -127,7 +127,7 @@ def generated(kind: str, vertices: int, edges: int, seed: int) -> CSR:
 
 
 class Subject:
-    """A local graph to aggregate over, and what is made of it."""
+    """A local graph to aggregate over, and structures derived from it."""
 
     def __init__(self, spec: StreamSpec | GraphSpec, seed: int, device: torch.device) -> None:
         self.name, self.csr, self.device = spec.name, spec.csr(seed), device
@@ -140,7 +140,7 @@ class Subject:
 
     @cached_property
     def structures(self) -> tuple[Structure, Structure]:
-        """Edges by row, and by source."""
+        """Edges grouped by row, and grouped by source."""
         structure = Structure.from_csr(self.csr, self.device)
         return structure, structure.transposed()
 

@@ -17,7 +17,7 @@ from executor.state.context import GroupHandle
 ITEM_BYTES = 4  # payload is float32, as in training
 UNEVEN_FROM_BYTES = 1 << 14
 UNEVENNESS = 0.7
-"""Standard deviation of the logarithm of bytes a pair in an uneven exchange."""
+"""Standard deviation of the logarithm of bytes per pair in an uneven exchange."""
 
 
 def _items(nbytes: float) -> int:
