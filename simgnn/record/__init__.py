@@ -1,1 +1,1 @@
-"""What simulations and runs leave behind: trace, activity, result, run directory."""
+"""Records of simulations and runs: trace, activity, result, run directory."""

@@ -1,8 +1,8 @@
-"""``activity.parquet``: what policies decided in a real run, number by number, so that a simulation can replay it.
+"""``activity.parquet``: the values that policies decided in a real run, recorded so that a simulation can replay them.
 
-A program names a decision "point/phase/name", such as "halo/1/forward/rows"; a point may have slashes of its own. Each
-value belongs to an epoch, a step, the rank that decided, and, where it concerns one other rank (rows sent to it), that
-``peer`` (-1: none).
+A program names a decision "point/phase/name", such as "halo/1/forward/rows"; a point may contain slashes. Each value
+belongs to an epoch, a step, the rank that decided, and, if it concerns one other rank (rows sent to it), that ``peer``
+(-1: none).
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,19 +31,19 @@ ACTIVITY_SCHEMA = pa.schema(
     ]
 )
 NOBODY = -1
-"""In ``peer``: no single other rank."""
+"""Value of ``peer`` for a decision that does not concern a single other rank."""
 UNDECIDED = -1
-"""In :func:`decisions_of`: the rank decided nothing in that turn."""
+"""Value in the result of :func:`decisions_of` where a rank decided nothing in a turn."""
 
 
 def columns_of(decisions: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The columns point, phase and name of decisions; where a name has fewer parts, the first columns are empty."""
+    """Split names of decisions into the columns point, phase and name; first columns are empty for shorter names."""
     parts = pc.split_pattern(pa.array(decisions, pa.string()), "/", max_splits=2, reverse=True).to_pylist()
     return zip(*(["", "", *part][-3:] for part in parts), strict=True)
 
 
 def decisions_in(program: Program) -> frozenset[str]:
-    """Names of all sizes and guards that a program leaves to be decided while training."""
+    """Names of all sizes and guards that the program leaves to decisions while training."""
     sizes: list[Size] = [buffer.rows for buffer in program.buffers.values()]
     guards: set[str] = set()
     for _, op in program.ops:
@@ -54,31 +54,31 @@ def decisions_in(program: Program) -> frozenset[str]:
 
 
 def accuracy_counts(program: Program) -> tuple[tuple[str, str], ...]:
-    """Pairs of names under which controllers record how many training rows were right, and of how many."""
+    """Pairs of names under which controllers record the correct training rows and the number of training rows."""
     points = [str(op.options["point"]) for _, op in program.ops if op.action == EndEpoch.label]
     return tuple((f"{point}/correct", f"{point}/count") for point in dict.fromkeys(points))
 
 
 def read_activity(path: Path) -> pa.Table:
-    """Read ``activity.parquet``; :class:`ConfigError` when it is missing, unreadable or of another schema."""
+    """Read ``activity.parquet``. Raises :class:`ConfigError` when it is missing, unreadable or has another schema."""
     if not path.is_file():
         raise ConfigError(
-            f"--activity: got {path.parent}, which holds no {path.name}; expected the directory of a finished "
-            "`simgnn run` that decided something: with freshness.kind other than 'always', on several ranks"
+            f"--activity: got {path.parent}, which holds no {path.name}, expected the directory of a finished "
+            "`simgnn run` with decisions: on several ranks, with freshness.kind other than 'always'."
         )
     table = read_table(path)
     if table.schema.remove_metadata() != ACTIVITY_SCHEMA:
         raise ConfigError(
             f"--activity: {path} has the columns {', '.join(table.column_names)}, expected "
-            f"{', '.join(ACTIVITY_SCHEMA.names)}: another version wrote it; run the experiment again"
+            f"{', '.join(ACTIVITY_SCHEMA.names)}. Another version of simgnn wrote it: run the experiment again."
         )
     return table
 
 
 def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntArray]:
-    """Every recorded decision as int64 [P, epochs, steps], or [P, P, epochs, steps], [rank, peer], where it has peers.
+    """Convert a table to one array for each decision: int64 [P, epochs, steps], or with peers [P, P, epochs, steps].
 
-    ``UNDECIDED`` stands where a rank decided nothing in a turn; 0 for a peer that it did not name in that turn.
+    An entry is ``UNDECIDED`` where a rank decided nothing in a turn, and 0 for a peer that its decision did not name.
     """
     columns = {name: table[name].to_numpy() for name in ("rank", "peer", "epoch", "step", "value")}
     parts = zip(*(table[column].to_pylist() for column in ("point", "phase", "name")), strict=True)

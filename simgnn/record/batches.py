@@ -1,15 +1,15 @@
-"""``batches.parquet``: what each mini-batch held, where its rows came from, and how long training waited for it.
+"""``batches.parquet``: content of each mini-batch, the sources of its rows, and how long training waited for it.
 
-Both backends fill it from a program's sizes and a trace. In a prediction all sizes are the program's. In a run each
-rank counts the rows that it moves into a batch or a cache, where it writes them; it never copies these numbers from the
-program. For a route that brings other rows in every turn, it records the number of rows by sender:
+Both backends write it from a program's sizes and a trace. In a prediction all sizes come from the program. In a run
+each rank counts the rows that it moves into a batch or a cache, where it writes them; it never copies these numbers
+from the program. For a route that brings different rows in every turn, it records the number of rows by sender:
 
-- where the rank asks for ids (rows of ``distdgl``, requests to draw): how many ids it asked that sender for;
-- where rows come unasked (scheduled rows, fills of a cache, neighbours that answer requests): the program's size of the
-  pair, with which the rank posts the receive. A sender that holds another number of rows ends the run.
+- where the rank requests ids (rows of ``distdgl``, requests to draw): the number of ids that it requested;
+- where rows come without a request (scheduled rows, fills of a cache, neighbours that answer requests): the program's
+  size of the pair, with which the rank posts the receive. A sender that has another number of rows ends the run.
 
-Times and bytes of a batch's ops are in the trace, payload by rank pair in ``traffic.parquet``, and the planned bytes of
-every pair in every step in the program's size table (``plan/``).
+Times and bytes of the ops of a batch are in the trace, payload by rank pair in ``traffic.parquet``, and the planned
+bytes of every pair in every step in the program's size table (``plan/``).
 """
 
 from collections.abc import Callable, Mapping
@@ -33,10 +33,10 @@ from simgnn.record.rundir import FLOAT, INT32, INT64
 
 Floats = NDArray[np.float64]
 LOCAL, HIT, PULLED, CACHED = "local", "hit", "pulled", "cached"
-"""Places that rows are counted at: moved into a batch from host memory, the cache of hot rows, or what other hosts
+"""Counters of rows by source: moved into a batch from host memory, from the cache of hot rows, or from what other hosts
 sent; and moved into the cache from what other hosts sent."""
 NOBODY = -1
-"""In ``peer``: no single other rank."""
+"""Value of ``peer`` for rows that no other rank sent."""
 TAKEN_SCHEMA = pa.schema(
     [
         ("rank", INT32),
@@ -47,7 +47,7 @@ TAKEN_SCHEMA = pa.schema(
         ("rows", INT64),
     ]
 )
-"""The counts that ranks write while they train."""
+"""Columns of the row counts that ranks write while they train."""
 COUNTS = pa.list_(INT64)
 BATCHES_SCHEMA = pa.schema(
     [
@@ -72,18 +72,18 @@ BATCHES_SCHEMA = pa.schema(
         ("loss_sum", FLOAT),  # of the batch's seeds, before the step; null in a prediction
     ]
 )
-"""A row for each batch, also for ranks that have none in a step."""
+"""Columns of ``batches.parquet``: one row for each batch, also for ranks that have none in a step."""
 LOSSES_SCHEMA = pa.schema([BATCHES_SCHEMA.field(name) for name in ("rank", "epoch", "step", "loss_sum")])
-"""The losses that ranks write while they train."""
+"""Columns of the losses that ranks write while they train."""
 COUNTED = ("rows_local", "rows_hit", "rows_pulled", "rows_cached", "pulled_from", "asked")
-"""Columns that the ranks of a run count."""
+"""Columns that the ranks of a run count themselves."""
 KEYS = ("rank", "epoch", "step")
 HELD = tuple(name for name in BATCHES_SCHEMA.names if name not in (*KEYS, "staged", "wait_s", "loss_sum"))
-"""Columns in which a prediction and its run agree to the last row: what a batch held, and where it came from."""
+"""Columns that are equal in a prediction and its run: the content of each batch, and the sources of its rows."""
 
 
 def places_of(program: Program) -> tuple[str, ...]:
-    """Names of all places that rows are counted at: the four above, then the program's routes."""
+    """Names of all counters of rows: the four above, then the routes of the program."""
     return (LOCAL, HIT, PULLED, CACHED, *sorted(program.sizes.routes))
 
 
@@ -95,10 +95,10 @@ def draws_batches(program: Program) -> bool:
 def batch_table(
     program: Program, trace: pa.Table, losses: pa.Table | None = None, taken: pa.Table | None = None
 ) -> pa.Table:
-    """The table ``batches.parquet`` of the turns that ended in a ``trace`` (``TRACE_SCHEMA``).
+    """Build the table ``batches.parquet`` for the turns that ended in a ``trace`` (``TRACE_SCHEMA``).
 
-    ``losses`` (``LOSSES_SCHEMA``) and ``taken`` (``TAKEN_SCHEMA``), in any order, are what the ranks of a run recorded;
-    without ``taken`` all sizes are the program's.
+    ``losses`` (``LOSSES_SCHEMA``) and ``taken`` (``TAKEN_SCHEMA``), in any order, are records of the ranks of a run;
+    without ``taken`` all sizes come from the program.
     """
     steady = program.templates[program.calendar.steady]
     ready = TAKE_HOT if TAKE_HOT in steady.index else STAGE_ROWS
@@ -109,8 +109,8 @@ def batch_table(
     trained = next((d.op for d in first.after if d.steps_back == 1), steady.ops[-1].name)
     columns = {name: trace[name].to_numpy() for name in names}
     table = (LOSSES_SCHEMA.empty_table() if losses is None else losses).to_pydict()
-    told = zip(*(table[name] for name in LOSSES_SCHEMA.names), strict=True)
-    known = {(rank, epoch * program.calendar.steps + step): loss for rank, epoch, step, loss in told}
+    recorded = zip(*(table[name] for name in LOSSES_SCHEMA.names), strict=True)
+    known = {(rank, epoch * program.calendar.steps + step): loss for rank, epoch, step, loss in recorded}
     parts = []
     for rank in range(program.ranks):
         turns, ended = _times(program, columns, rank, trained, "ended_s")
@@ -141,7 +141,7 @@ def batch_table(
 def _times(
     program: Program, columns: Mapping[str, NDArray[Any]], rank: int, name: str, time: str
 ) -> tuple[IntArray, Floats]:
-    """An op on one rank: its turns, counted from the run's first, ascending, and a time (``time``) in each."""
+    """Turns in which an op ran on a rank, counted from the first of the run, ascending, and its ``time`` in each."""
     ids = [op_id for op_id, (_, op) in enumerate(program.ops) if op.name == name]
     rows = np.flatnonzero((columns["rank"] == rank) & np.isin(columns["op_id"], ids))
     turns = columns["epoch"][rows].astype(np.int64) * program.calendar.steps + columns["step"][rows]
@@ -150,7 +150,7 @@ def _times(
 
 
 def _resumed(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, turns: IntArray) -> Floats:
-    """When a rank went on with training after an evaluation or a checkpoint before a turn: seconds [turns], 0: none."""
+    """Seconds [turns] at which a rank resumed training after an evaluation or checkpoint before each turn; 0: none."""
     rows = np.flatnonzero((columns["rank"] == rank) & (columns["step"] >= 0))
     of = columns["epoch"][rows].astype(np.int64) * program.calendar.steps + columns["step"][rows]
     place = np.searchsorted(turns, of)
@@ -164,17 +164,17 @@ def _resumed(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, t
 
 
 def _planned(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray]:
-    """The sizes of a rank's batches by the program."""
+    """Sizes of a rank's batches according to the program."""
     columns, hops = program.sizes.columns, _hops(program)
 
     def of(column: Column) -> IntArray:
-        """Zeros where the program has no such column."""
+        """Return the values of a column; zeros if the program has no such column."""
         if column.name not in columns:
             return np.zeros(len(turns), np.int64)
         return np.asarray(columns[column.name][rank].reshape(-1)[turns])
 
     def arriving(route: str) -> IntArray:
-        """Rows that come to the rank along a route, from each rank in each turn, int64 [turns, P]."""
+        """Rows that the rank receives along a route, from each rank in each turn, int64 [turns, P]."""
         found = np.zeros((len(turns), program.ranks), np.int64)
         there = program.sizes.routes.get(route)
         if there is not None:
@@ -205,7 +205,7 @@ def _planned(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray
 
 
 def _counted(program: Program, taken: pa.Table, rank: int, turns: IntArray) -> dict[str, NDArray[Any]]:
-    """The sizes that a rank of a run counted in ``turns``; ``unknown``, bool [turns]: it was lost before it counted."""
+    """Sizes that a rank of a run counted in ``turns``; ``unknown``, bool [turns]: it was lost before it counted."""
     columns = {name: taken[name].to_numpy() for name in TAKEN_SCHEMA.names}
     number = columns["epoch"].astype(np.int64) * program.calendar.steps + columns["step"]
     mine = (columns["rank"] == rank) & np.isin(number, turns)
@@ -214,7 +214,7 @@ def _counted(program: Program, taken: pa.Table, rank: int, turns: IntArray) -> d
     places = places_of(program)
 
     def arrived(route: str) -> IntArray:
-        """Rows that arrived along a route, from each rank in each turn, int64 [turns, P]; zeros where there is none."""
+        """Rows received along a route, from each rank in each turn, int64 [turns, P]; zeros for an unknown route."""
         total = np.zeros((len(turns), program.ranks), np.int64)
         at = np.flatnonzero(place == places.index(route)) if route in places else np.zeros(0, np.int64)
         np.add.at(total, (turn[at], peer[at]), rows[at])
@@ -234,7 +234,7 @@ def _counted(program: Program, taken: pa.Table, rank: int, turns: IntArray) -> d
 
 
 def _by_hop(program: Program, arriving: Callable[[str], IntArray], turns: int) -> IntArray:
-    """Requests that each rank answers, int64 [turns, hops, P]; no hop where nobody asks for any."""
+    """Number of requests that each rank answers, int64 [turns, hops, P]; zero hops if there are no requests."""
     hops = _hops(program) if asked(1) in program.sizes.routes else 0
     parts = [arriving(asked(hop)) for hop in range(1, hops + 1)]
     return np.stack(parts, axis=1) if parts else np.zeros((turns, 0, program.ranks), np.int64)
@@ -245,7 +245,7 @@ def _hops(program: Program) -> int:
 
 
 def _array(values: NDArray[Any], kind: pa.DataType, unknown: NDArray[np.bool_]) -> pa.Array:
-    """A column of numbers, or of lists, nested as deep as ``values`` has axes; null for NaN and ``unknown`` [rows]."""
+    """Convert ``values`` to a column of numbers, or of lists for further axes; null for NaN and ``unknown`` [rows]."""
     if not pa.types.is_list(kind):
         return pa.array(values.astype(kind.to_pandas_dtype()), mask=unknown | np.isnan(values.astype(np.float64)))
     column = pa.array(values.reshape(-1))
@@ -257,7 +257,7 @@ def _array(values: NDArray[Any], kind: pa.DataType, unknown: NDArray[np.bool_]) 
 
 
 def batches_that_differ(first: pa.Table, second: pa.Table) -> int:
-    """Number of batches that differ between two tables in the rows that they held or in where these came from.
+    """Count the batches that differ between two tables in their rows or in the sources of these rows.
 
     A batch that one table lacks differs, and so does one with a missing count. Raises :class:`ConfigError` for tables
     with other columns.
@@ -268,18 +268,18 @@ def batches_that_differ(first: pa.Table, second: pa.Table) -> int:
 
 
 def _held(table: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """What each batch held, by rank, epoch and step."""
+    """Counts of each batch, by rank, epoch and step."""
     if table.schema.names != BATCHES_SCHEMA.names:
         raise ConfigError(
             f"batches.parquet: got the columns {', '.join(table.schema.names)}, expected "
-            f"{', '.join(BATCHES_SCHEMA.names)}: it was written by another version; simulate or run again"
+            f"{', '.join(BATCHES_SCHEMA.names)}. Another version of simgnn wrote it: simulate or run again."
         )
     keys, counts = (zip(*(table[name].to_pylist() for name in names), strict=True) for names in (KEYS, HELD))
     return dict(zip(keys, counts, strict=True))
 
 
 def input_rows(table: pa.Table) -> InputRows | None:
-    """Sums over all batches of a table (``BATCHES_SCHEMA``); None where a count is missing."""
+    """Sum the input rows of all batches of a table (``BATCHES_SCHEMA``) by source; None if a count is missing."""
     names = {place: f"rows_{place}" for place in (LOCAL, HIT, PULLED, CACHED)}
     if any(table[name].null_count for name in names.values()):
         return None

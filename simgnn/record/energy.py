@@ -1,6 +1,6 @@
-"""Energy in a result: of each device, of hosts beside their devices, of memory; measured, estimated or unavailable.
+"""Energy in a result: of devices, of hosts beside their devices, and of memory; measured, estimated or unavailable.
 
-Both backends use the same formulas: a curve of joules over time, read at the ends of the run and of its epochs.
+Both backends use the same formulas on a curve of joules over time, read at the ends of the run and of its epochs.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,20 +18,20 @@ PART_NAMES: dict[Part, str] = {
     "memory": "energy of memory modules",
 }
 SAMPLES_AN_EPOCH = 2
-"""Samples that the shortest epoch must span before single epochs are told apart."""
+"""Number of samples that the shortest epoch must span for energies of single epochs to be reported."""
 
 
 class EnergyFigure(BaseModel):
     """Energy of one part of the machines. Joules, seconds and watts; null where ``status`` is "unavailable".
 
     ``part``: "device": what ranks compute on, a GPU or the processors of a host; "host": the processors of a host
-    beside its GPUs; "memory": a host's memory modules. ``name``, ``host``: which one; ``ranks``: those that share it.
-    ``status``: "measured", "estimated" (power states over simulated time) or "unavailable". ``source``: what it was
-    read or made from; of an unavailable one why there is none.
+    beside its GPUs; "memory": a host's memory modules. ``name``, ``host``: which one; ``ranks``: the ranks that share
+    it. ``status``: "measured", "estimated" (power states over simulated time) or "unavailable". ``source``: what it was
+    read or computed from; if unavailable, the reason.
 
     ``total_J`` over ``duration_s``: from the first op of a run to the end of the last, evaluations included.
-    ``epoch_mean_J``, ``epoch_min_J``, ``epoch_max_J``: of training epochs, without evaluations. Between two samples
-    power counts as even; least and most are null where epochs are too short to be told apart.
+    ``epoch_mean_J``, ``epoch_min_J``, ``epoch_max_J``: of training epochs, without evaluations. Power is assumed
+    constant between two samples; minimum and maximum are null where epochs are too short for the samples.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,10 +54,10 @@ class EnergyFigure(BaseModel):
 def energy_over(
     joules: Callable[[Floats], Floats], span: tuple[float, float], epochs: Floats, sample_s: float
 ) -> dict[str, Any]:
-    """Fields of an :class:`EnergyFigure` that are numbers.
+    """Compute the numeric fields of an :class:`EnergyFigure`.
 
-    ``joules`` gives the energy used until each of some moments (seconds); ``span``: beginning and end of the run;
-    ``epochs`` float64 [E, 2]: those of its training epochs; ``sample_s``: longest time between two samples.
+    ``joules`` returns the energy used until given moments (seconds); ``span``: start and end of the run; ``epochs``
+    float64 [E, 2]: start and end of training epochs; ``sample_s``: longest time between two samples.
     """
     begin, end = joules(np.array(span))
     duration = span[1] - span[0]
@@ -76,13 +76,13 @@ def energy_over(
 
 
 def sum_of(figures: Sequence[EnergyFigure], part: Part, field: str) -> float | None:
-    """Sum of a field over all figures of a part; None where one of them lacks it, or where there is no figure."""
+    """Sum a field over all figures of a part; None where one of them lacks it, or where there is no figure."""
     values = [getattr(figure, field) for figure in figures if figure.part == part]
     return float(sum(values)) if values and None not in values else None
 
 
 def why_unknown(figures: Sequence[EnergyFigure], part: Part) -> str:
-    """Why a part's energy is not known: the reason of the first figure without one; "" where it is known."""
+    """Reason why a part's energy is unknown, from the first figure without energy; "" where it is known."""
     of_part = [figure for figure in figures if figure.part == part]
     if not of_part:
         return "not recorded"
@@ -90,7 +90,7 @@ def why_unknown(figures: Sequence[EnergyFigure], part: Part) -> str:
 
 
 def joules_text(value: float) -> str:
-    """Energy with a unit that suits its size."""
+    """Format energy with a unit that suits its size."""
     for factor, unit in ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ")):
         if abs(value) >= factor:
             return f"{value / factor:.4g} {unit}"
@@ -98,11 +98,11 @@ def joules_text(value: float) -> str:
 
 
 def describe(figures: Sequence[EnergyFigure], part: Part) -> str:
-    """A part's energy in words: its sum over a run, the mean power, the mean of an epoch; or why it is not known."""
+    """Describe a part's energy in words: total over the run, mean power, mean of an epoch; or why it is unknown."""
     total, power, epoch = (sum_of(figures, part, name) for name in ("total_J", "mean_power_W", "epoch_mean_J"))
     if total is None:
         return f"unknown: {why_unknown(figures, part)}"
-    told = [joules_text(total)]
-    told += [] if power is None else [f"{power:.4g} W on average"]
-    told += [] if epoch is None else [f"{joules_text(epoch)} an epoch"]
-    return ", ".join(told)
+    parts = [joules_text(total)]
+    parts += [] if power is None else [f"{power:.4g} W on average"]
+    parts += [] if epoch is None else [f"{joules_text(epoch)} an epoch"]
+    return ", ".join(parts)

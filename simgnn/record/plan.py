@@ -1,4 +1,4 @@
-"""``plan/plan.json``: what was planned, as :mod:`simgnn.planner.directory` writes it."""
+"""``plan/plan.json``: facts of a plan, as :mod:`simgnn.planner.directory` writes them."""
 
 import json
 from pathlib import Path
@@ -24,8 +24,8 @@ class _Table(BaseModel):
 
 
 class BatchesTable(_Table):
-    """Paths of the sampling plan, the batches and the plan of fetches (None: ranks ask one another); ``source``: digest
-    of what the batches were drawn from."""
+    """Paths of the sampling plan, the batches and the plan of fetches (None: ranks request rows from one another);
+    ``source``: digest of the data that the batches were drawn from."""
 
     plan: Text
     folder: Text
@@ -41,12 +41,12 @@ def _read(slot: str, policy: type[Policy], table: dict[str, Any]) -> Policy:
 
 
 class PlanFile(_Table):
-    """The whole file.
+    """The content of ``plan.json``.
 
     ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation. ``cut_digest``, ``graph_digest``:
-    None in that of one from a statistics file that does not say what it was counted from. ``policies``: slot -> kind
-    and options of the policy that acts while training. ``code``: folders that the user's own among them lie in.
-    ``batches``: None where no batches are trained on.
+    None in a plan from a statistics file that does not record its source. ``policies``: slot -> kind and options of the
+    policy that is used in training. ``code``: folders with the code of user-defined policies. ``batches``: None without
+    mini-batches.
     """
 
     format: Literal[1]
@@ -73,18 +73,20 @@ class PlanFile(_Table):
     @field_validator("policies")
     @classmethod
     def _policies(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Check the options of shipped policies; the user's own are left as they are, since reading imports no code."""
+        """Check the options of shipped policies; user-defined ones stay unchecked, since reading imports no code."""
         found = {}
         for slot, table in value.items():
             kind = table.get("kind")
             if slot not in SLOTS or not is_kind(slot, kind):
-                raise ValueError(f"{slot}: expected a policy of one of the slots {', '.join(SLOTS)}, with its kind")
+                raise ValueError(
+                    f"{slot}: got kind {kind!r}, expected a slot of {', '.join(SLOTS)} and the kind of a policy"
+                )
             policy = shipped(slot).get(str(kind))
             found[slot] = table if policy is None else _read(slot, policy, table).model_dump(mode="json")
         return found
 
     def acting(self) -> dict[str, Policy]:
-        """Slot -> the policy that acts while training. Imports the code of the user's own policies."""
+        """Map each slot to the policy that is used in training. Imports the code of user-defined policies."""
         for folder in self.code:
             add_to_path(folder)
         found = {}
@@ -97,7 +99,7 @@ class PlanFile(_Table):
 
 
 def read_plan(path: Path) -> PlanFile:
-    """Read ``plan.json``. Raises :class:`ConfigError`, with the keys of its first faults."""
+    """Read ``plan.json``. Raises :class:`ConfigError` that names the first faulty keys."""
     try:
         return PlanFile.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""``result.json``: what came out, in the same fields from both backends. SI units; null means not measured."""
+"""``result.json``: the results of a simulation or run, with the same fields. SI units; null means not measured."""
 
 import os
 import platform
@@ -16,11 +16,11 @@ from simgnn.tomlfile import write_atomically
 
 SCHEMA_VERSION = 1
 LIBRARIES = ("numpy", "scipy", "numba", "simpy", "torch", "dgl", "pymetis", "pyarrow")
-"""Libraries that can change a number."""
+"""Libraries whose versions can change results."""
 VARIABLES = ("OMP_", "MKL_", "NUMBA_", "NCCL_", "GLOO_", "TORCH_", "CUDA_", "MALLOC_", "SIMGNN_")
-"""Prefixes of environment variables that change times."""
+"""Prefixes of environment variables that influence times."""
 SUPERSEDED = frozenset({"energy_by_device_J", "energy_by_host_J"})
-"""Fields of earlier versions, whose results stay readable: ``energy`` tells the same and more."""
+"""Fields of earlier versions, whose results stay readable: ``energy`` replaces them."""
 
 
 class _Table(BaseModel):
@@ -30,7 +30,7 @@ class _Table(BaseModel):
 class RankTimes(_Table):
     """Seconds of one rank, medians over the training epochs after the first.
 
-    ``compute_s``: ops that are no communication. ``wait_s``: from the issue of a group op to the latest issue in its
+    ``compute_s``: ops that do not communicate. ``wait_s``: from the issue of a group op to the latest issue in its
     group. ``comm_total_s``: from start to end of communication ops. ``comm_exposed_s``: the part of waiting and
     transfer during which the rank computes nothing.
     """
@@ -42,11 +42,12 @@ class RankTimes(_Table):
 
 
 class JitterCorrection(_Table):
-    """What jitter adds to a prediction: a synchronous step is a maximum over ranks, which a deterministic run misses.
+    """Correction of a prediction for jitter: a synchronous step waits for its slowest rank, which a deterministic run
+    misses.
 
     ``epoch_s_median``: of the deterministic run, without jitter; ``added_s``: what jitter adds to a median epoch;
-    ``wait_s``: how much of that is waiting at each op, mean over ranks. ``epoch_s`` and the ranks' waits contain it
-    already, the trace does not. ``interval_parts``: relative standard deviations behind ``epoch_s_interval``.
+    ``wait_s``: the part of it that is waiting at each op, mean over ranks. ``epoch_s`` and the ranks' waits already
+    include it, the trace does not. ``interval_parts``: relative standard deviations behind ``epoch_s_interval``.
     """
 
     epoch_s_median: float
@@ -56,7 +57,7 @@ class JitterCorrection(_Table):
 
 
 class Accuracy(_Table):
-    """Accuracy after an epoch, or what ``Result.accuracy_metric`` says instead."""
+    """Accuracy after an epoch, or another metric that ``Result.accuracy_metric`` names."""
 
     epoch: int
     train: float | None
@@ -65,16 +66,16 @@ class Accuracy(_Table):
 
 
 class TimedAccuracy(Accuracy):
-    """The same at a time: ``seconds`` from the beginning of training, evaluations left out."""
+    """Accuracy after an epoch, with the time: ``seconds`` since training began, without evaluations."""
 
     seconds: float
 
 
 class InputRows(_Table):
-    """Input rows of all mini-batches: predicted, or counted by the ranks of a run where they moved.
+    """Number of input rows of all mini-batches: predicted, or counted by the ranks of a run where they moved the rows.
 
-    ``local``: read in the memory of a rank's host; ``hit``: of other hosts, found in a cache of hot rows; ``pulled``:
-    sent by other hosts for a batch. ``cached``: rows that other hosts sent to fill caches.
+    ``local``: rows in the memory of a rank's host; ``hit``: rows of other hosts found in a cache of hot rows;
+    ``pulled``: rows that other hosts sent for a batch. ``cached``: rows that other hosts sent to fill caches.
     """
 
     local: int
@@ -84,12 +85,12 @@ class InputRows(_Table):
 
     @property
     def hit_rate(self) -> float | None:
-        """Of the rows of other hosts that batches needed, the share that caches had; None where none was needed."""
+        """Share of the needed rows of other hosts that were found in caches; None where none was needed."""
         return self.hit / (self.hit + self.pulled) if self.hit + self.pulled else None
 
 
 class Result(_Table):
-    """One simulation or run."""
+    """The results of one simulation or run."""
 
     schema_version: int = SCHEMA_VERSION
     backend: Literal["sim", "executor"]
@@ -149,27 +150,27 @@ class Result(_Table):
         return {key: table[key] for key in table if key not in SUPERSEDED} if isinstance(table, dict) else table
 
     def qualifications(self) -> list[str]:
-        """What the numbers rest on, where that is less than measurements of the machine: one line each."""
-        told = []
+        """List the reasons why numbers are less reliable than measurements of the machine, one line each."""
+        lines = []
         if self.uncalibrated:
-            told.append(f"uncalibrated: times of '{self.hardware}' were not measured on the machine that it describes")
+            lines.append(f"uncalibrated: times of '{self.hardware}' were not measured on the machine that it describes")
         if self.assumed:
-            told.append(
+            lines.append(
                 f"assumed: '{self.hardware}' has no measurement of {', '.join(self.assumed)}: sums and passes stand in "
                 "for them, by which epochs came out up to 28 % too short; run `simgnn calibrate` (without --quick)"
             )
         if self.extrapolated:
             names = ", ".join(self.extrapolated[:5]) + (", ..." if len(self.extrapolated) > 5 else "")
-            told.append(f"extrapolated beyond what was measured: {names}")
+            lines.append(f"extrapolated beyond what was measured: {names}")
         if self.transferred:
-            told.append("transferred: the activity was recorded on another partition")
+            lines.append("transferred: the activity was recorded on another partition")
         if self.synthetic:
-            told.append(f"synthetic: {', '.join(self.synthetic)}")
-        return told + self.notes
+            lines.append(f"synthetic: {', '.join(self.synthetic)}")
+        return lines + self.notes
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, simgnn and the installed ones of ``LIBRARIES``. They are no part of a digest."""
+    """Versions of Python, simgnn and the installed ``LIBRARIES``. They are not part of a digest."""
     found = {"python": platform.python_version(), "simgnn": simgnn.__version__}
     for name in LIBRARIES:
         try:
@@ -180,7 +181,7 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, Any]:
-    """Host, processor, cores and the environment variables that change times. They are no part of a digest."""
+    """Host, processor, cores and the environment variables that influence times. They are not part of a digest."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.is_file() else []
     models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -194,18 +195,18 @@ def environment() -> dict[str, Any]:
 
 
 def write_result(result: Result, path: Path) -> None:
-    """Write ``result.json`` under a temporary name, then rename it."""
+    """Write ``result.json`` atomically: under a temporary name, then renamed."""
     write_atomically(path, result.model_dump_json(indent=1))
 
 
 def read_result(path: Path) -> Result:
-    """Read ``result.json``; :class:`ConfigError` when it is missing or is no result of this schema."""
+    """Read ``result.json``. Raises :class:`ConfigError` when it is missing or does not fit the schema."""
     try:
         return Result.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"no result at {path}: {error.strerror}; the run has not ended, or it failed") from error
+        raise ConfigError(f"no result at {path} ({error.strerror}). The run has not ended, or it failed.") from error
     except ValidationError as error:
-        faults = [f"{path} is no result of schema {SCHEMA_VERSION}: {fault}" for fault in sentences(Result, error)]
+        faults = [f"{path} is not a result of schema {SCHEMA_VERSION}: {fault}" for fault in sentences(Result, error)]
         raise ConfigError(faults) from error
     except ValueError as error:
-        raise ConfigError(f"{path} is no result of schema {SCHEMA_VERSION}: {error}") from error
+        raise ConfigError(f"{path} is not a result of schema {SCHEMA_VERSION}: {error}") from error

@@ -1,7 +1,7 @@
-"""A run directory: the names of the files of one simulation or run, and the columns of its tables.
+"""The run directory: names of the files of a simulation or run, and columns of its tables.
 
-The simulator and the executor write the same trace, a row an op. ``compare`` joins two traces on (rank, epoch, step,
-op_id).
+The simulator and the executor write the same trace, one row for each op. ``compare`` joins two traces on (rank, epoch,
+step, op_id).
 """
 
 import os
@@ -29,20 +29,20 @@ TRACE_SCHEMA = pa.schema(
         ("messages", INT32),  # peers with a non-empty payload
     ]
 )
-"""Seconds count from the start of the run's first training turn, on one clock aligned over ranks."""
+"""Columns of the trace. Seconds count from the start of the first training turn, on one clock for all ranks."""
 COLUMNS_OF_OPS = (("op_id", INT32), ("template", TEXT), ("op", TEXT), ("kind", TEXT), ("stream", TEXT))
 OPS_SCHEMA = pa.schema([*COLUMNS_OF_OPS, ("layer", INT32), ("phase", TEXT), ("category", TEXT)])
-"""``ops.parquet``: what an op_id means."""
+"""Columns of ``ops.parquet``, which describes the op of each op_id."""
 TRAFFIC_SCHEMA = pa.schema(
     [("op_id", INT32), ("source", INT32), ("target", INT32), ("messages", INT64), ("bytes", INT64)]
 )
-"""``traffic.parquet``: payload of pairwise ops by rank pair, summed over the run's turns."""
+"""Columns of ``traffic.parquet``: payload of pairwise ops by rank pair, summed over the turns of the run."""
 MEMORY_SCHEMA = pa.schema([("rank", INT32), ("time_s", FLOAT), ("device_bytes", INT64), ("host_bytes", INT64)])
-"""``memory.parquet`` of a prediction: what a rank holds on its device and in its host's memory, from each change on."""
+"""Columns of ``memory.parquet`` of a prediction: bytes on a rank's device and in host memory after each change."""
 
 
 class RunDirectory:
-    """Paths of the files below ``root``."""
+    """Paths of the files in the run directory ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -60,27 +60,27 @@ class RunDirectory:
 
     @property
     def recorded(self) -> list[Path]:
-        """The files that a replay of a finished run reads; the run seals them (:mod:`simgnn.seal`)."""
+        """Files that a replay of a finished run reads. The run seals them (:mod:`simgnn.seal`)."""
         return [self.experiment, self.result, self.activity, *sorted(self.plan.glob("*"))]
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write Parquet under a temporary name, then rename."""
+    """Write a Parquet file atomically: under a temporary name, then renamed."""
     temporary = path.with_name(f"{path.name}.partial-{os.getpid()}")
     pq.write_table(table, temporary, compression="zstd")
     os.replace(temporary, path)
 
 
 def read_table(path: Path) -> pa.Table:
-    """Read Parquet; raises :class:`ConfigError` when the file is missing or broken."""
+    """Read a Parquet file. Raises :class:`ConfigError` when it is missing or broken."""
     try:
         return pq.read_table(path)
     except (OSError, MemoryError, pa.ArrowException) as error:
-        raise ConfigError(f"cannot read {path}: {error}; is this the directory of a finished run?") from error
+        raise ConfigError(f"cannot read {path}: {error}. Is this the directory of a finished run?") from error
 
 
 def ops_table(program: Program) -> pa.Table:
-    """The table ``ops.parquet`` of a program."""
+    """Build the table ``ops.parquet`` of a program."""
     rows = [
         (op_id, template, op.name, op.kind.value, op.stream, op.layer, op.phase, op.category)
         for op_id, (template, op) in enumerate(program.ops)

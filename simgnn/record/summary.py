@@ -1,4 +1,4 @@
-"""What a trace amounts to, by the same formulas for both backends: epoch times, times and bytes of each rank.
+"""Summary of a trace, with the same formulas for both backends: epoch times, times and bytes of each rank.
 
 Times are seconds (of a run) or integer ticks of a clock (in the simulator).
 """
@@ -17,13 +17,13 @@ from simgnn.record.result import RankTimes
 
 Bools = NDArray[np.bool_]
 Times = NDArray[Any]
-"""Seconds float64, or ticks int64."""
+"""Array of times: seconds float64, or ticks int64."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The training ops of a trace as arrays. ``epoch``: of each op, counted within the ``epochs`` of the trace;
-    ``computes``: ops that are no communication; ``table``: all columns of the trace."""
+    """The training ops of a trace as arrays. ``epoch``: index of each op's epoch among the ``epochs`` of the trace;
+    ``computes``: ops that do not communicate; ``table``: all columns of the trace."""
 
     rank: NDArray[Any]
     epoch: NDArray[Any]
@@ -36,7 +36,7 @@ class Columns:
 
     @classmethod
     def of(cls, trace: pa.Table, program: Program) -> "Columns":
-        """Read a trace of all ranks, evaluations left out."""
+        """Read a trace of all ranks, without evaluations."""
         training = trace["step"].to_numpy() >= 0
         table = {name: trace[name].to_numpy()[training] for name in trace.column_names}
         epochs, epoch = np.unique(table["epoch"], return_inverse=True)
@@ -46,7 +46,7 @@ class Columns:
 
 
 def computing_ops(program: Program) -> Bools:
-    """Which ops are no communication, bool [ops]: compute kinds, and copies on a stream that does not communicate."""
+    """Which ops do not communicate, bool [ops]: compute kinds, and copies on a stream without a group."""
     computes = [
         op.kind in COMPUTE_KINDS or (op.kind is OpKind.COPY and program.streams[op.stream].group is None)
         for _, op in program.ops
@@ -55,10 +55,10 @@ def computing_ops(program: Program) -> Bools:
 
 
 def epoch_windows(columns: Columns) -> Times:
-    """Begin and end of each training epoch, [epochs, 2].
+    """Start and end of each training epoch, [epochs, 2].
 
-    An epoch begins at the end of the one before, or, where something that is no training came between (an evaluation, a
-    checkpoint), at its own first issue. It ends with the last of its ops on any rank. One without ops has no length.
+    An epoch starts at the end of the previous one, or, after an evaluation or checkpoint, when its own first op is
+    issued. It ends with the last of its ops on any rank. An epoch without ops has no length.
     """
     begins = np.full(columns.epochs, columns.ended.max(initial=0))
     ends = np.zeros(columns.epochs, columns.ended.dtype)
@@ -69,7 +69,7 @@ def epoch_windows(columns: Columns) -> Times:
 
 
 def times_by_rank(columns: Columns, ranks: int) -> dict[str, Times]:
-    """Times of each (epoch, rank), [epochs, P] each:
+    """Sum the times of each (epoch, rank), [epochs, P] each:
 
     - ``compute_s``: sum of ended - issued over ops that compute;
     - ``wait_s``: sum of started - issued over all other ops;
@@ -100,7 +100,7 @@ def times_by_rank(columns: Columns, ranks: int) -> dict[str, Times]:
 
 
 def rank_times(columns: Columns, ranks: int) -> list[RankTimes]:
-    """Medians over the epochs after the first (the first, where there is no other) of each rank's seconds."""
+    """Each rank's seconds: medians over the epochs after the first, or the only epoch."""
     # a rank that was killed has no rows of its last epochs: they are unknown, not zero
     chosen = np.zeros((columns.epochs, ranks), dtype=np.bool_)
     chosen[columns.epoch, columns.rank] = True
@@ -116,13 +116,13 @@ def rank_times(columns: Columns, ranks: int) -> list[RankTimes]:
 
 
 def payload_epochs(epochs: int) -> range:
-    """The epochs whose mean payload both backends report: all but the first, in which more may be sent, and the last,
-    which fetches nothing for a next one. Of two epochs the second, of one that one."""
+    """The epochs whose mean payload both backends report: without the first, which may send more, and the last, which
+    fetches nothing for a next one. Of two epochs, the second; of one, that epoch."""
     return range(1, epochs - 1) if epochs > 2 else range(max(epochs - 1, 0), epochs)
 
 
 def per_rank(columns: Columns, name: str, ranks: int, epochs: range) -> list[float]:
-    """Mean over epochs of what a counted column sums up to, by rank; zeros without an epoch."""
+    """Mean over epochs of the sum of a count column, for each rank; zeros without an epoch."""
     epoch = columns.table["epoch"]
     chosen = (epoch >= epochs.start) & (epoch < epochs.stop)
     sums = np.bincount(columns.rank[chosen], columns.table[name][chosen].astype(np.float64), minlength=ranks)
@@ -130,7 +130,7 @@ def per_rank(columns: Columns, name: str, ranks: int, epochs: range) -> list[flo
 
 
 def buffer_bytes(program: Program) -> list[int]:
-    """Largest sum of live buffers of each rank over the ops of all templates, in program order; decisions at bounds."""
+    """Peak bytes of live buffers of each rank over the ops of all templates, in program order; decisions at bounds."""
     kept = carried(program)
     sizes = {
         name: program.sizes.per_rank(buffer.rows, 0, 0) * (buffer.row_bytes * buffer.depth)

@@ -1,1 +1,1 @@
-"""Results as text, as HTML pages and as traces for Perfetto."""
+"""Reports: results as text, as HTML pages, and as traces for Perfetto."""

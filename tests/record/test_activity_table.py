@@ -58,7 +58,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds no activity\.parquet"):
         read_activity(tmp_path / "activity.parquet")
     write_table(pa.table({"epoch": [1]}), tmp_path / "activity.parquet")
-    with pytest.raises(ConfigError, match="another version"):
+    with pytest.raises(ConfigError, match="Another version"):
         read_activity(tmp_path / "activity.parquet")
 
 

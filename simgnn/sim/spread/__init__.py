@@ -1,1 +1,1 @@
-"""What jitter adds to a simulated run."""
+"""Effects of jitter on a simulated run: added waits, and the interval of its epochs."""
