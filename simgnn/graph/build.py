@@ -76,7 +76,7 @@ class BuiltGraph:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was dropped or added, a sentence each."""
+        """Sentences that report the dropped and added edges."""
         changes = (
             (self.self_loops, "self loops dropped (the layers add their own)"),
             (self.duplicates, "duplicate edges dropped"),
@@ -198,8 +198,8 @@ def assemble_edges(
 
 
 def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str) -> int:
-    """V: as stated, else the largest id + 1. ``low`` and ``high`` are the smallest and the largest id (-1: none).
-    Raises :class:`GraphError`, which begins with ``key``."""
+    """Return the number of vertices V: as stated, else the largest id + 1. ``low`` and ``high`` are the smallest and
+    the largest id (-1: none). Raises :class:`GraphError`, which begins with ``key``."""
     if low < 0:
         raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
     if vertices is None:

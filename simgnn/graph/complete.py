@@ -1,4 +1,5 @@
-"""Turn what a reader found into a checked :class:`Graph`: shapes, finite features, label range, disjoint masks."""
+"""Checks the content that a reader found and makes a :class:`Graph`: shapes, finite features, label range, disjoint
+masks."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -17,9 +18,9 @@ CHUNK_ROWS = 65_536
 
 @dataclass
 class Found:
-    """What a reader found in a source, unchecked. ``where`` begins error messages. ``labels``: integers [V] (-1 or NaN
-    = no label), [V, 1], or a 0/1 matrix [V, classes] for several labels a vertex. Masks are bool or 0/1 [V], not lists
-    of ids. ``classes`` 0: as many as the labels show."""
+    """Unchecked content that a reader found in a source. ``where`` begins error messages. ``labels``: integers [V] (-1
+    or NaN = no label), [V, 1], or a 0/1 matrix [V, classes] for several labels a vertex. Masks are bool or 0/1 [V], not
+    lists of ids. ``classes`` 0: count them from the labels."""
 
     name: str
     where: str
@@ -35,7 +36,7 @@ class Found:
 
 
 def complete_graph(found: Found) -> Graph:
-    """Check everything and return the graph. Raises :class:`GraphError`."""
+    """Check the content that a reader found and return the graph. Raises :class:`GraphError`."""
     vertices, where = found.edges.csr.rows, found.where
     features, converted = _features(found.features, vertices, where)
     labels, classes, multilabel = _labels(found.labels, found.classes, vertices, where)

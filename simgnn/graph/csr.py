@@ -1,4 +1,4 @@
-"""Compressed sparse rows: the one form in which simgnn holds edges."""
+"""Compressed sparse rows: the form in which simgnn stores edges."""
 
 from dataclasses import dataclass
 

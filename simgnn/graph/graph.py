@@ -10,7 +10,7 @@ from scipy import sparse
 from simgnn.graph.csr import CSR
 
 CHUNK_ROWS = 1024
-"""Rows that are made dense at a time."""
+"""Number of rows that are made dense at a time."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class CentredRows:
 
     @classmethod
     def of(cls, rows: sparse.csr_array) -> "CentredRows":
-        """Rows [n, F] less the mean of each column, which is taken in float64."""
+        """Subtract from each column of rows [n, F] its mean, computed in float64."""
         # rows.mean(dtype=float64) of SciPy adds float32 values up in float32
         mean = np.bincount(rows.indices, rows.data, minlength=rows.shape[1]) / rows.shape[0]
         ones = sparse.csr_array(np.ones((rows.shape[0], 1), rows.dtype))
@@ -34,17 +34,17 @@ class CentredRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, F)."""
+        """Number of rows n and features F."""
         rows, columns = self.extended.shape
         return int(rows), int(columns) - 1
 
     def __getitem__(self, rows: Any) -> "CentredRows":
-        """Some of the rows: a slice, or their numbers."""
+        """Select rows by a slice or by their numbers."""
         picked: Any = self.extended[rows]
         return CentredRows(picked, self.mean)
 
     def toarray(self, dtype: DTypeLike | None = None) -> NDArray[Any]:
-        """Dense rows [n, F] of ``dtype`` (None: that of X); differences are taken in float64."""
+        """Convert to dense rows [n, F] of ``dtype`` (None: that of X); differences are computed in float64."""
         found = np.empty(self.shape, self.extended.dtype if dtype is None else dtype)
         for first in range(0, len(found), CHUNK_ROWS):
             part: Any = self.extended[first : first + CHUNK_ROWS]
@@ -55,7 +55,7 @@ class CentredRows:
 
 Features = NDArray[Any] | sparse.csr_array | CentredRows
 MASKS = ("train", "validation", "test")
-"""Kinds of labelled rows; the mask of each is the graph's attribute of that name with ``_mask`` behind it."""
+"""Kinds of labelled rows; ``NAME_mask`` is the attribute of a graph with the mask of each kind."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _permutation(first: Any, out: Any, key: Any, bits: Any, size: Any) -> None:
 
 
 def stream_key(seed: int, name: str) -> np.uint64:
-    """Key of the stream ``name`` of ``seed``: streams of different names or seeds are unrelated."""
+    """Derive the key of the stream ``name`` from ``seed``: streams of different names or seeds are unrelated."""
     value = (seed ^ 0x5851F42D4C957F2D) & 0xFFFFFFFFFFFFFFFF
     for byte in name.encode():
         value = ((value ^ byte) * 0x100000001B3 + 0x632BE59BD9B4E019) & 0xFFFFFFFFFFFFFFFF
@@ -61,7 +61,7 @@ def stream_key(seed: int, name: str) -> np.uint64:
 
 
 def index_bits(size: int) -> np.uint64:
-    """Fewest bits, at least 2, that number ``size`` things."""
+    """Return the fewest bits, at least 2, that can number ``size`` things."""
     return np.uint64(max(2, (size - 1).bit_length()))
 
 

@@ -1,4 +1,4 @@
-"""From ``graph.source`` and its options to a :class:`Graph`."""
+"""Loads or generates the graph that ``graph.source`` and its options name."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -102,7 +102,7 @@ def _completed(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
     width = given.get("stand_in_features")
     if width is not None:
         if graph.features is not None:
-            raise GraphError(f"graph.stand_in_features: '{source}' has features of its own; take the option away")
+            raise GraphError(f"graph.stand_in_features: '{source}' has features of its own; remove the option")
         draws = np.random.default_rng(STAND_IN_SEED).standard_normal((graph.vertices, width), dtype=np.float32)
         note = f"features are stand-ins: {width} random normal numbers a vertex"
         graph = replace(graph, features=draws, synthetic_features=True, notes=(*graph.notes, note))
@@ -110,9 +110,7 @@ def _completed(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
         graph = with_centred_features(graph, source)
     if "classes" in given or given.get("multilabel"):
         if graph.labels is not None:
-            raise GraphError(
-                f"graph.classes, graph.multilabel: '{source}' has labels of its own; take the options away"
-            )
+            raise GraphError(f"graph.classes, graph.multilabel: '{source}' has labels of its own; remove the options")
         if "classes" not in given:
             raise GraphError(f"graph.multilabel: '{source}' has no labels; state graph.classes for random ones")
         classes, several, draw = int(given["classes"]), bool(given.get("multilabel")), np.random.default_rng(LABEL_SEED)
@@ -135,7 +133,7 @@ def with_centred_features(graph: Graph, source: str) -> Graph:
     memory-mapped. Raises :class:`GraphError` for a graph without features."""
     features: Any = graph.features
     if features is None:
-        raise GraphError(f"graph.centre: '{source}' has no features to centre; take the option away")
+        raise GraphError(f"graph.centre: '{source}' has no features to centre; remove the option")
     if isinstance(features, CentredRows):
         return graph  # a saved graph that was centred already
     notes = (*graph.notes, "features less the mean of their column")
@@ -151,7 +149,7 @@ def with_centred_features(graph: Graph, source: str) -> Graph:
 def _refuse(given: Mapping[str, Any], keys: tuple[str, ...], source: str) -> None:
     for key in keys:
         if key in given:
-            raise GraphError(f"graph.{key} does not apply to '{source}': take it away")
+            raise GraphError(f"graph.{key} does not apply to '{source}': remove it")
 
 
 def _candidates(path: Path, base: Path | None) -> list[Path]:

@@ -76,7 +76,7 @@ class Keys:
 
     @classmethod
     def of(cls, vertices: int, symmetrise: bool, wanted: int) -> "Keys":
-        """Keys of about ``wanted`` buckets: at most twice as many."""
+        """Choose the key layout for about ``wanted`` buckets, at most twice as many."""
         row_bits = max(0, math.ceil(math.log2(max(1.0, vertices / wanted))))
         buckets, id_bits = ((vertices - 1) >> row_bits) + 1, max(1, (vertices - 1).bit_length())
         return cls(vertices, symmetrise, buckets, row_bits, id_bits)
@@ -174,7 +174,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def graph_cache(cache: Path | None = None) -> Path:
-    """Where graphs too large for memory are kept: in ``cache``, else ``$SIMGNN_CACHE``, else ``~/.cache/simgnn``."""
+    """Return the folder for graphs too large for memory: in ``cache``, else ``$SIMGNN_CACHE``, else
+    ``~/.cache/simgnn``."""
     return (cache or Path(os.environ.get("SIMGNN_CACHE") or Path.home() / ".cache" / "simgnn")) / "graphs"
 
 
@@ -185,7 +186,7 @@ def stored_symmetric(folder: Path) -> bool:
 
 
 def write_facts(folder: Path, graph: Graph | None = None, **stated: Any) -> None:
-    """Write ``graph.json`` from a graph, or from its fields."""
+    """Write ``graph.json`` from a graph, or from given fields."""
     facts: dict[str, Any] = {"format": FORMAT, **stated}
     if graph is not None:
         facts |= {key: getattr(graph, key) for key in _STATED} | {"notes": list(graph.notes)}

@@ -96,7 +96,7 @@ def generate_to_disk(recipe: Recipe, path: Path, *, symmetrise: bool = True, thr
 
 
 def generated(recipe: Recipe, *, symmetrise: bool = True, cache: Path | None = None) -> Graph:
-    """In memory below ``MEMORY_EDGES`` edges; else from ``cache`` (default ``$SIMGNN_CACHE`` or ~/.cache/simgnn)."""
+    """Generate a graph: in memory below ``MEMORY_EDGES`` edges; else through ``cache`` (default: the cache folder)."""
     if recipe.edges <= MEMORY_EDGES:
         return generate(recipe, symmetrise=symmetrise)
     told = f"1 {type(recipe).__name__} {sorted(asdict(recipe).items())} {symmetrise}"

@@ -119,7 +119,7 @@ def _facts(path: Path) -> dict[str, Any]:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise GraphError(f"{path}: not readable as JSON ({error}); mend it or take it away") from error
+        raise GraphError(f"{path}: not readable as JSON ({error}); correct or remove it") from error
     if not isinstance(facts, dict):
         raise GraphError(f"{path}: expected a JSON object, got {type(facts).__name__}")
     return facts

@@ -126,7 +126,7 @@ def read_matrix_market(path: Path, *, symmetrise: bool = True) -> Graph:
 
 
 def _graph(path: Path, blocks: list[NDArray[Any]], left: list[str], vertices: int | None, symmetrise: bool) -> Graph:
-    """The graph of pairs [2, n], without the columns ``left``."""
+    """Build the graph of pairs [2, n]; ``left`` names the columns that were ignored."""
     edges = np.concatenate(blocks, axis=1) if blocks else np.empty((2, 0), np.int64)
     built = assemble_edges(edges[0], edges[1], vertices, symmetrise, key=str(path))
     notes = [f"columns left out: {', '.join(left)} (edges have no weights)"] if left else []
@@ -198,7 +198,7 @@ def _first_line(stream: IO[bytes], path: Path) -> str | None:
 
 
 def _layout(line: str, path: Path) -> tuple[str, list[str], tuple[int, int]]:
-    """Separator, fields of the first line, and which two of them are the source and the target."""
+    """Return the separator, the fields of the first line, and which two of them are source and target."""
     separator = next((mark for mark in "\t,; " if mark in line), None)
     fields = [] if separator is None else [field.strip().strip('"') for field in line.split(separator)]
     if separator is None or len(fields) < 2:

@@ -1,1 +1,1 @@
-"""The mini-batches of a run: who draws which, their sizes, and their files."""
+"""The mini-batches of a run: which worker samples which batch, batch sizes, and files."""

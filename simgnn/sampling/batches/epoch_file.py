@@ -28,7 +28,7 @@ WHAT = "presampled"
 
 @dataclass(frozen=True)
 class Tally:
-    """Sums over batches: of one worker in one epoch, or of several.
+    """Sums over the batches of one worker in one epoch, or of several.
 
     ``vertices`` int64 [hops + 1]: rows after each hop (entry 0: seeds); ``edges`` int64 [hops]; ``largest`` int64 [hops
     + 1]: most rows of one batch. ``rows`` int64 [P, P]: input rows that worker (row) needs of owner (column).
@@ -76,7 +76,7 @@ class Tally:
 
     @property
     def duplicates(self) -> IntArray:
-        """Sampled edges of each hop whose source was in the batch already: rows that deduplication saves."""
+        """Count the sampled edges of each hop whose source was already in the batch: rows that deduplication saves."""
         return self.edges - np.diff(self.vertices)
 
     def remote_rows(self, places: IntArray) -> int:
@@ -147,21 +147,21 @@ class Part(OpenedArtifact):
 
     @cached_property
     def remote(self) -> tuple[NDArray[Any], NDArray[np.int32]]:
-        """Rows of other ranks that the epoch needs, ascending, and in how many batches each."""
+        """Return the rows of other ranks that the epoch needs, ascending, and the number of batches that need each."""
         return self.folder.array("remote_vertices"), self.folder.array("remote_counts")
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Rows of every batch after hops 0..L, int64 [batches, L + 1]."""
+        """Number of rows of every batch after hops 0..L, int64 [batches, L + 1]."""
         return self._index[:, : self._hops + 1]
 
     @property
     def edges(self) -> NDArray[np.int64]:
-        """Edges of every batch by hop, int64 [batches, L]."""
+        """Number of edges of every batch by hop, int64 [batches, L]."""
         return self._index[:, self._hops + 1 :]
 
     def inputs(self, number: int) -> NDArray[Any]:
-        """The ids of the input rows of batch ``number``; its blocks are not read."""
+        """Return the ids of the input rows of batch ``number``, without reading its blocks."""
         row = int(self._starts[0][number])
         return self._arrays["vertices"][row : row + int(self.rows[number, -1])]
 
@@ -186,7 +186,7 @@ class Part(OpenedArtifact):
 
     @cached_property
     def _starts(self) -> tuple[NDArray[np.int64], ...]:
-        """Where each batch begins in ``vertices``, ``pointers`` and ``sources``."""
+        """The first place of each batch in ``vertices``, ``pointers`` and ``sources``."""
         lengths = (self.rows[:, -1], (self.rows[:, :-1] + 1).sum(axis=1), self.edges.sum(axis=1))
         return tuple(np.cumsum(length) - length for length in lengths)
 

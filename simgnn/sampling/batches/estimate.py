@@ -114,7 +114,8 @@ def estimated_sizes(
 def _parted(
     stats: PartitionStats, batches: Sequence[Expected], senders: IntArray, shape: tuple[int, int]
 ) -> PartedSizes:
-    """Requests of the mean batches, and the structure of hosts, whose halo vertices are counted for each rank."""
+    """Estimate the requests of the mean batches, and the structure of each host; halo vertices are counted for each
+    rank."""
     ranks, hosts = stats.ranks, stats.hosts
     asked, returned = np.zeros((2, len(batches[0].edges), ranks, ranks), np.int64)
     for rank, batch in enumerate(batches):
@@ -133,7 +134,7 @@ def _parted(
 def distinct_rows(
     stats: PartitionStats, training: IntArray, batch_size: int | Sequence[int], fanouts: Sequence[int]
 ) -> float:
-    """Rows of other hosts that a rank needs in an epoch, each counted once: the mean over ranks."""
+    """Estimate the distinct rows of other hosts that a rank needs in an epoch: the mean over ranks."""
     steps = _steps(training, batch_size)
     far = _senders(stats) != np.arange(stats.ranks)[:, None]
     total = 0.0
@@ -154,7 +155,7 @@ def _senders(stats: PartitionStats) -> IntArray:
 
 
 def _hottest(batch: Expected, far: NDArray[np.bool_], hot_rows: int) -> Floats:
-    """How many vertices of each degree and owner [D, P] a cache of the most needed rows of other hosts holds."""
+    """Count the vertices of each degree and owner [D, P] in a cache of the most needed rows of other hosts."""
     order = np.argsort(-np.where(far, batch.inside, -1.0).ravel(), kind="stable")
     there = np.where(far, batch.vertices * (batch.inside > 0), 0.0).ravel()[order]
     before = np.cumsum(there) - there
@@ -164,7 +165,8 @@ def _hottest(batch: Expected, far: NDArray[np.bool_], hot_rows: int) -> Floats:
 
 
 def _caches(held: IntArray, shape: tuple[int, int], refilled: bool) -> CacheSizes:
-    """Caches of ``held`` rows by (sender, rank), ``refilled`` in equal pieces; nothing follows the last epoch."""
+    """Return the sizes of caches of ``held`` rows by (sender, rank), ``refilled`` in equal pieces, except after the
+    last epoch."""
     epochs, steps = shape
     pieces = np.zeros((*held.shape, epochs, steps), np.int64)
     size, more = held // steps, held % steps

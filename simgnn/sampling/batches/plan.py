@@ -1,4 +1,4 @@
-"""Who samples what: training vertices of each worker, batches of each epoch; and the plan's folder on disk."""
+"""Sampling plan: the training vertices of each worker and the batches of each epoch; and its folder on disk."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ Vertices = NDArray[np.int64]
 
 
 def local_split(train: Vertices, owner: NDArray[np.int32], ranks: int) -> tuple[Vertices, ...]:
-    """Each rank trains on the training vertices (ascending, int64 [n]) that it owns: sets of unequal size."""
+    """Give each rank the training vertices (ascending, int64 [n]) that it owns: sets of unequal size."""
     owners = np.asarray(owner)[train]
     bounds = np.cumsum(np.bincount(owners, minlength=ranks))[:-1]
     return tuple(np.split(train[np.argsort(owners, kind="stable")], bounds))
@@ -29,7 +29,8 @@ def local_split(train: Vertices, owner: NDArray[np.int32], ranks: int) -> tuple[
 def even_split(
     train: Vertices, owner: NDArray[np.int32], rank_hosts: NDArray[np.int64], seed: int
 ) -> tuple[Vertices, ...]:
-    """Sets that differ by one vertex at most, mostly owned by the rank's host (DistDGL: Zheng et al., IA3 2020).
+    """Divide training vertices into sets that differ by one vertex at most, mostly owned by the rank's host (DistDGL:
+    Zheng et al., IA3 2020).
 
     Training vertices, grouped by owning host, are cut evenly into a range for each host. Ranges are assigned to hosts
     so that hosts own as many of their vertices as possible; a host's range is shuffled and cut evenly among its ranks.
@@ -51,7 +52,7 @@ def even_split(
 
 
 Last = Literal["keep", "drop"]
-"""Whether an epoch ends with the batches that are short, or that only some workers have."""
+"""Whether an epoch keeps or drops short last batches, and batches that only some workers have."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class SamplingPlan:
 
     @property
     def ranks(self) -> int:
-        """P: worker w is rank w."""
+        """Number of ranks P; worker w is rank w."""
         return len(self.workers)
 
     def size_of(self, worker: int) -> int:
@@ -139,7 +140,7 @@ class WorkerEpoch:
 
 PLAN_WHAT = "sampling plan"
 PLAN = "plan"
-"""Its folder, beside the batches that were drawn by it."""
+"""Name of the folder of the plan, beside its batches."""
 
 
 def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:

@@ -30,7 +30,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Presampled:
-    """What :func:`presample` did. ``digest`` and ``tally`` are None while parts of other processes are missing."""
+    """Result of :func:`presample`. ``digest`` and ``tally`` are None while parts of other processes are missing."""
 
     path: Path
     epochs: int
@@ -42,7 +42,8 @@ class Presampled:
 
 
 def settings_of(plan: SamplingPlan, source: str) -> dict[str, Any]:
-    """All that decides a batch, as plain values; ``source``: digest of the graph and its partition."""
+    """Return all settings that determine batches, as plain values; ``source``: digest of the graph and its
+    partition."""
     return {
         "format": FORMAT,
         "source": source,
@@ -56,20 +57,20 @@ def settings_of(plan: SamplingPlan, source: str) -> dict[str, Any]:
 
 
 def part_path(folder: Path, epoch: int, worker: int) -> Path:
-    """The folder of a worker's batches of an epoch."""
+    """Return the folder of a worker's batches of an epoch."""
     return folder / f"epoch-{epoch}" / f"rank-{worker}"
 
 
 def open_part(folder: Path, epoch: int, worker: int) -> Part:
-    """The batches of a worker in an epoch. Raises :class:`ConfigError` when they are missing or damaged."""
+    """Open the batches of a worker in an epoch. Raises :class:`ConfigError` when they are missing or damaged."""
     part = checked_part(folder, epoch, worker)
     part.folder.verify()
     return part
 
 
 def checked_part(folder: Path, epoch: int, worker: int) -> Part:
-    """As :func:`open_part`, without comparing digests, since :func:`presample` did so in this process. Raises
-    :class:`ConfigError` when the batches are missing."""
+    """Open the batches of a worker in an epoch without comparing digests, which :func:`presample` did in this process.
+    Raises :class:`ConfigError` when the batches are missing."""
     path = part_path(folder, epoch, worker)
     if not path.is_dir():
         raise ConfigError(
@@ -90,7 +91,7 @@ def check_free(folder: Path, option: str = "--out") -> None:
 
 
 def check_kept(folder: Path, option: str) -> None:
-    """As :func:`check_free`, but a folder that holds batches already may be read-only."""
+    """Check a folder like :func:`check_free`; a folder that already holds batches may be read-only."""
     if _settings_in(folder) is None:
         check_free(folder, option)
 
@@ -163,7 +164,7 @@ def _claim(folder: Path, settings: Mapping[str, Any], force: bool, option: str) 
 
 
 def _settings_in(folder: Path) -> dict[str, Any] | None:
-    """Settings of the batches in ``folder``; None where it holds none."""
+    """Return the settings of the batches in ``folder``; None when it holds none."""
     try:
         there = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -205,7 +206,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_totals(path: Path, value: Mapping[str, Any]) -> None:
-    """As :func:`write_json`, but a file of more ``epochs`` stays as it is."""
+    """Write a JSON file like :func:`write_json`, but keep a file of more ``epochs`` unchanged."""
     try:
         there = int(json.loads(path.read_text(encoding="utf-8"))["epochs"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Sizes of every batch of a run, of what it pulls and of its requests: all that planning needs of the batches."""
+"""Sizes of every batch of a run, of the rows it pulls and of its requests: the input of planning."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -57,9 +57,10 @@ class SampleRequests:
 
 @dataclass(frozen=True)
 class CacheSizes:
-    """Caches of hot rows, one an epoch and rank. ``rows`` int64 [P]: of a rank's largest; ``first``: what fills epoch
-    0's, from the rank that sends to the one that needs; ``pulled`` [pairs, epochs, steps]: what each step of an epoch
-    brings of the next epoch's; ``kept`` int64 [P, epochs, steps]: what it copies from this one's."""
+    """Sizes of the caches of hot rows, one for each epoch and rank. ``rows`` int64 [P]: rows of a rank's largest cache;
+    ``first``: route that fills the caches of epoch 0, from sender to receiver; ``pulled`` [pairs, epochs, steps]: rows
+    for the next epoch's cache that each step sends; ``kept`` int64 [P, epochs, steps]: rows copied from the present
+    cache."""
 
     rows: IntArray
     first: Route

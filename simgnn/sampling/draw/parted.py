@@ -1,4 +1,4 @@
-"""Sampling over a graph that lies in parts: what a host holds and draws, and how a rank asks other hosts."""
+"""Sampling from a graph whose structure is divided over hosts: what a host stores, draws and requests."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +17,13 @@ from simgnn.sampling.draw.sampler import Assembly, choose_in_part, count_choices
 
 OWN = ("indptr", "indices", "halo_gid", "oid")
 OF_ALL = ("node_map", "new2old", "old2new")
-"""Names of the arrays of a structure: of the partition in its own ids, of all vertices."""
+"""Names of the arrays of a structure that cover all vertices."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Neighbours of some rows, as ids local to the host: those of row k are ``found[bounds[k]:bounds[k + 1]]``."""
+    """Neighbours drawn for some rows, in local ids of the host: those of row k are ``found[bounds[k]:bounds[k +
+    1]]``."""
 
     bounds: IntArray
     found: IndexArray
@@ -30,8 +31,9 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Reply:
-    """Answer of a host: ``degrees`` int32 [k], neighbours kept for each vertex asked for; ``neighbours`` int64, their
-    global ids, vertex by vertex; ``lengths`` int64 [requesters]: how many go to each."""
+    """Reply of a host to requests. ``degrees`` int32 [k]: number of drawn neighbours of each requested vertex;
+    ``neighbours`` int64: their global ids, vertex by vertex; ``lengths`` int64 [requesters]: number of neighbours for
+    each."""
 
     degrees: NDArray[np.int32]
     neighbours: IntArray
@@ -107,7 +109,7 @@ class HostStructure:
         part = self.part
         if len(lids) and not 0 <= int(lids.min()) <= int(lids.max()) < part.core:
             raise GraphError(
-                f"host {self.host} holds the rows 0..{part.core - 1} of its partition, and was asked for "
+                f"host {self.host} holds the rows 0..{part.core - 1} of its partition, but received a request for "
                 f"{lids.min()}..{lids.max()}: the ranks have different partitions"
             )
         drawn = self.draw(lids, zip(counts, seeds, strict=True), hop, fanout)
@@ -127,7 +129,7 @@ def structure_size(core: IntArray, edges: IntArray, halo: IntArray, vertices: in
 
 
 def structure_bytes(csr: CSR, owner: NDArray[np.int32], serving: Serving) -> IntArray:
-    """Bytes of the structure of every host, int64 [M], without making it; ``owner`` int32 [V], ranks."""
+    """Compute the bytes of the structure of every host, int64 [M], without building it; ``owner`` int32 [V], ranks."""
     hosts = np.array(serving.hosts, np.int32)[np.asarray(owner)]
     maps = IdMaps.of(hosts, serving.parts)
     indptr, indices = np.asarray(csr.indptr), np.asarray(csr.indices)
@@ -142,10 +144,10 @@ def structure_bytes(csr: CSR, owner: NDArray[np.int32], serving: Serving) -> Int
 
 @dataclass(frozen=True)
 class Asked:
-    """A frontier divided by who draws. ``here`` int64: positions of the vertices whose rows this host holds, ``lids``
-    their local ids; ``away`` int64 [k]: positions of the others, grouped by the rank that is asked; ``wanted`` int64
-    [k]: their local ids there; ``counts`` int64 [P]: vertices asked of each rank; ``hosts`` int64 [M]: vertices of each
-    host."""
+    """A frontier divided by the rank that draws. ``here`` int64: positions of vertices whose rows this host holds,
+    ``lids`` their local ids; ``away`` int64 [k]: positions of the others, grouped by the rank that is asked; ``wanted``
+    int64 [k]: their local ids there; ``counts`` int64 [P]: vertices asked of each rank; ``hosts`` int64 [M]: vertices
+    of each host."""
 
     here: IntArray
     lids: IntArray
@@ -177,7 +179,7 @@ class Requester(Assembly):
         self._seed = batch_seed
 
     def ask(self) -> Asked:
-        """Divide the frontier by who draws its neighbours."""
+        """Divide the frontier by the rank that draws the neighbours of each vertex."""
         structure = self.structure
         gids, hosts = structure.locate(self.frontier)
         own = hosts == structure.host

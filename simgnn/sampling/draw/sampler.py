@@ -29,13 +29,14 @@ _S32 = np.uint64(32)
 
 @njit(cache=True, nogil=True, inline="always")
 def _below(bits: Any, bound: Any) -> Any:
-    """High 64 bits of ``bits * bound`` for ``bound`` below 2**32: a number of 0..bound-1."""
+    """Return a number of 0..bound-1: the high 64 bits of ``bits * bound``, for ``bound`` below 2**32."""
     return ((bits >> _S32) * bound + (((bits & _LOW) * bound) >> _S32)) >> _S32
 
 
 @njit(cache=True, nogil=True)
 def count_choices(indptr: Any, frontier: Any, fanout: Any, bounds: Any) -> Any:
-    """Prefix sums of the choices of each row into ``bounds`` [rows + 1]; their total. ``fanout`` < 0: all."""
+    """Write prefix sums of the number of choices of each row to ``bounds`` [rows + 1]; return the total. ``fanout`` <
+    0: all."""
     total = np.int64(0)
     bounds[0] = 0
     for row in range(len(frontier)):
@@ -97,8 +98,8 @@ def choose(indptr: Any, indices: Any, frontier: Any, seed: Any, hop: Any, bounds
 def choose_in_part(
     indptr: Any, indices: Any, ids: Any, rows: Any, seed: Any, hop: Any, bounds: Any, chosen: Any
 ) -> None:
-    """As :func:`choose`, in a part of the graph with ids of its own: ``ids[row]`` is the row's id in the whole graph. A
-    part with complete rows in the graph's order gives the same choices."""
+    """Choose like :func:`choose`, in a part of the graph with local ids: ``ids[row]`` is the row's id in the whole
+    graph. A part with complete rows in graph order gives the same choices."""
     state = splitmix(seed, _ONE)
     turn = (np.uint64(hop) << _S32) + GOLDEN
     for k in range(len(rows)):
@@ -124,7 +125,7 @@ def _insert(positions: Any, begin: Any, end: Any, drawn: Any, last: Any) -> None
 
 
 MOST_EDGES = 2**31 - 1
-"""Of one block: its pointers are int32."""
+"""Most edges of one block, since its pointers are int32."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class Batch:
 
     @property
     def seeds(self) -> IndexArray:
-        """The vertices whose outputs the batch is for."""
+        """The vertices for which the batch computes outputs."""
         return self.vertices[: self.sizes[0]]
 
 
@@ -189,7 +190,7 @@ class Assembly:
 
     @property
     def marks(self) -> NDArray[np.uint64]:
-        """Bits of the next hop, uint64 [words, 2], as the module's docstring says."""
+        """Bits of the next hop, uint64 [words, 2]; the docstring of the module describes them."""
         found: NDArray[np.uint64] = self._marks[self.hop]
         return found
 
@@ -214,7 +215,7 @@ class Assembly:
         self._sizes.append(len(self.frontier))
 
     def batch(self) -> Batch:
-        """The finished batch; nothing of it is kept here."""
+        """Return the finished batch and forget it."""
         made = Batch(self.frontier, np.array(self._sizes, np.int64), tuple(self._blocks))
         self.frontier, self._places, self._blocks = self.frontier[:0].copy(), self._places[:0].copy(), []
         return made
@@ -248,15 +249,15 @@ class Sampler:
 
 @njit(cache=True, nogil=True)
 def mark(marks: Any, vertices: Any) -> None:
-    """Set the bits of ``vertices`` in row 0."""
+    """Set the bits of ``vertices`` in row 0 of ``marks``."""
     for vertex in vertices:
         marks[0, vertex >> 6, 0] |= _ONE << np.uint64(vertex & 63)
 
 
 @njit(cache=True, nogil=True)
 def settle(marks: Any, hop: Any, start: Any) -> Any:
-    """Keep in row ``hop`` only vertices that no earlier row has, number them from ``start`` on, and return how many
-    they are."""
+    """Remove vertices of earlier rows from row ``hop``, number the rest from ``start`` on, and return how many
+    remain."""
     total = np.int64(start)
     for word in range(marks.shape[1]):
         fresh = marks[hop, word, 0]
@@ -271,7 +272,7 @@ def settle(marks: Any, hop: Any, start: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def list_marked(marks: Any, hop: Any, out: Any) -> None:
-    """The vertices of row ``hop``, ascending."""
+    """Write the vertices of row ``hop`` to ``out``, ascending."""
     at = 0
     for word in range(marks.shape[1]):
         left = marks[hop, word, 0]

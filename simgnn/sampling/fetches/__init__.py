@@ -1,1 +1,1 @@
-"""The remote rows that batches need: who sends them, and which of them a cache keeps."""
+"""The remote rows that batches need: which rank sends them, and which of them a cache keeps."""

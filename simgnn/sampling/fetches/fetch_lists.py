@@ -80,7 +80,7 @@ LISTS = {
 }  # fmt: skip
 """List of a plan -> the list of positions that is as long."""
 OF_ROWS = ("local_rows", "pulled_rows")
-"""Lists of rows in the memory of a host; the others are of places in a batch or a cache."""
+"""Names of the lists of rows in the memory of a host; other lists hold positions in a batch or a cache."""
 
 
 def write_gathers(
@@ -132,12 +132,12 @@ class GatherPart(OpenedArtifact):
 
     @property
     def hot_rows(self) -> IndexArray:
-        """Their rows on the hosts that send them, by slot [n]."""
+        """Rows, on the sending hosts, of the cached vertices, by slot [n]."""
         return self.folder.array("hot_rows")
 
     @property
     def hot_senders(self) -> NDArray[np.int32]:
-        """The ranks that send them, by slot [n]."""
+        """Ranks that send the cached vertices, by slot [n]."""
         return self.folder.array("hot_senders")
 
     @property
@@ -177,8 +177,8 @@ SERVED = "serve lists"
 
 
 def write_served(gathers: Sequence[GatherPart], sender: int, steps: int, writer: ArtifactWriter) -> Mapping[str, int]:
-    """Write what ``sender`` sends, from the plans of all ranks for the epoch, in rank order; returns sums of rows.
-    Source: RapidGNN (docs/systems/rapidgnn.md): all serve lists together are what all plans pull."""
+    """Write the serve lists of ``sender`` for an epoch, from the gather plans of all ranks, in rank order; returns sums
+    of rows. Source: RapidGNN (docs/systems/rapidgnn.md): all serve lists together are what all plans pull."""
     index = np.zeros((steps, len(gathers)), np.int64)
     exchanged = np.zeros(steps, np.bool_)
     for requester, plan in enumerate(gathers):

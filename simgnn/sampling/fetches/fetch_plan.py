@@ -33,7 +33,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class FetchPlan:
-    """A plan on disk: artefacts ``made`` by this call and ``reused`` ones, and a SHA-256 of all."""
+    """A fetch plan on disk. ``made``, ``reused``: artefacts that this call made or found; ``digest``: SHA-256 of
+    all."""
 
     path: Path
     epochs: int
@@ -44,7 +45,7 @@ class FetchPlan:
 
     @classmethod
     def open(cls, path: Path, epochs: int) -> "FetchPlan":
-        """The first ``epochs`` epochs of a plan. Raises :class:`ConfigError` where it cannot be read."""
+        """Open the first ``epochs`` epochs of a plan. Raises :class:`ConfigError` when the plan cannot be read."""
         try:
             table = json.loads((path / TOTALS).read_text(encoding="utf-8"))
             hot_rows, digest = int(table["hot_rows"]), str(table["digest"])
@@ -53,15 +54,15 @@ class FetchPlan:
         return cls(path, epochs, hot_rows, 0, 0, digest)
 
     def gather(self, epoch: int, rank: int) -> GatherPart:
-        """How a rank gathers the rows of its batches in an epoch; checked against its digests."""
+        """Return the gather plans of a rank for an epoch, checked against their digests."""
         return GatherPart.open(_path(self.path, epoch, "gather", rank))
 
     def hot(self, epoch: int, rank: int) -> GatherPart:
-        """As :meth:`gather`, with only the lists of its cache checked."""
+        """Return the gather plans of a rank for an epoch, with only the lists of the cache checked."""
         return GatherPart(ArtifactFolder.open(_path(self.path, epoch, "gather", rank), GATHERED).verify("hot"))
 
     def serve(self, epoch: int, rank: int) -> ServePart:
-        """What a rank sends in an epoch; checked against its digests."""
+        """Return the serve lists of a rank for an epoch, checked against their digests."""
         return ServePart.open(_path(self.path, epoch, "serve", rank))
 
 
@@ -141,28 +142,28 @@ def _path(place: Path, epoch: int, kind: str, rank: int) -> Path:
 
 @dataclass(frozen=True)
 class Pieces:
-    """What each step brings of a cache, by slot. ``step`` int64 [n]: the step that fills it; ``kept`` bool [n]: its row
-    is in the cache before too, and is copied from there."""
+    """The pieces in which a cache is filled, by slot. ``step`` int64 [n]: the step that fills the slot; ``kept`` bool
+    [n]: whether the row is copied from the cache before."""
 
     step: IntArray
     kept: NDArray[np.bool_]
 
     @classmethod
     def of(cls, hot: NDArray[Any], before: NDArray[Any], steps: int, only_new: bool) -> "Pieces":
-        """The pieces of the cache ``hot`` [n] (ids by slot) after ``before`` [m]. ``only_new``: rows of both are
-        kept."""
+        """Divide the cache ``hot`` [n] (ids by slot) into pieces; ``before`` [m] is the cache before. ``only_new``:
+        copy rows that are in both."""
         size = -(-len(hot) // steps)
         kept = np.isin(hot, before) if only_new else np.zeros(len(hot), np.bool_)
         return cls(np.arange(len(hot)) // max(size, 1), kept)
 
     def pulled(self, senders: IntArray, ranks: int, steps: int) -> IntArray:
-        """Rows that each rank sends at each step, int64 [P, steps]; ``senders`` int64 [n], by slot."""
+        """Count the rows that each rank sends at each step, int64 [P, steps]; ``senders`` int64 [n], by slot."""
         fresh = ~self.kept
         counts = np.bincount(senders[fresh] * steps + self.step[fresh], minlength=ranks * steps)
         return counts.reshape(ranks, steps).astype(np.int64)
 
     def copied(self, steps: int) -> IntArray:
-        """Rows that are kept at each step, int64 [steps]."""
+        """Count the rows that are copied at each step, int64 [steps]."""
         return np.bincount(self.step[self.kept], minlength=steps).astype(np.int64)
 
 
@@ -196,8 +197,8 @@ class Refill:
 
 
 def refill(coming: GatherPart, present: GatherPart | None, steps: int) -> Refill:
-    """How the cache of ``coming`` is filled in ``steps`` pieces; rows may be copied from the cache of ``present``
-    (None: all are pulled)."""
+    """Plan how the cache of ``coming`` is filled in ``steps`` pieces. Rows may be copied from the cache of ``present``
+    (None: all rows are pulled)."""
     hot, senders = np.asarray(coming.hot), np.asarray(coming.hot_senders, dtype=np.int64)
     before = hot[:0] if present is None else np.asarray(present.hot)
     pieces = Pieces.of(hot, before, steps, present is not None)
@@ -215,8 +216,8 @@ def refill(coming: GatherPart, present: GatherPart | None, steps: int) -> Refill
 
 
 def refill_of(fetches: FetchPlan, epoch: int, rank: int, steps: int, delta: bool) -> Refill:
-    """How a rank's cache of ``epoch`` is filled during the epoch before; that of epoch 0 before training, with
-    ``steps`` = 1."""
+    """Plan how a rank's cache of ``epoch`` is filled during the epoch before; epoch 0's is filled before training
+    (``steps`` = 1)."""
     present = fetches.hot(epoch - 1, rank) if delta and epoch else None
     return refill(fetches.hot(epoch, rank), present, steps)
 
@@ -228,5 +229,5 @@ def _places(held: NDArray[Any], wanted: NDArray[Any]) -> IntArray:
 
 
 def _bounds(pieces: IntArray, steps: int) -> IntArray:
-    """First place of each piece and the end, from the ascending piece of each."""
+    """Return the first place of each piece and the end, given the ascending piece numbers of all rows."""
     return np.searchsorted(pieces, np.arange(steps + 1)).astype(np.int64)

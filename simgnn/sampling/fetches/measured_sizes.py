@@ -22,13 +22,13 @@ from simgnn.sampling.fetches.fetch_plan import Pieces
 from simgnn.sampling.fetches.remote_rows import HitCurve, Ranking, Sources, rankings
 
 Done = Callable[[int], None]
-"""Receives the number of parts that were read."""
+"""Function that receives the number of parts read so far."""
 
 
 def _parts(
     plan: SamplingPlan, folder: Path, rank_hosts: IntArray, epochs: int, done: Done
 ) -> Iterator[tuple[int, int, Part, Sources]]:
-    """The batches of each worker and epoch, worker by worker: worker, epoch, batches, where rows come from."""
+    """Yield worker, epoch, batches and sources of rows for each worker and epoch, worker by worker."""
     for worker in range(plan.ranks):
         sources = Sources.of_worker(plan.owner, rank_hosts, worker)
         for epoch in range(epochs):
@@ -83,7 +83,7 @@ def batch_sizes(
 
 
 def distinct_remote_rows(plan: SamplingPlan, folder: Path, rank_hosts: IntArray, epochs: int) -> float:
-    """Rows of other hosts that a rank needs in an epoch, each counted once: the mean over ranks and epochs."""
+    """Count the distinct rows of other hosts that a rank needs in an epoch: the mean over ranks and epochs."""
     parts = _parts(plan, folder, rank_hosts, epochs, lambda read: None)
     total = sum(len(Ranking.of_part(part, sources).vertices) for _, _, part, sources in parts)
     return total / (plan.ranks * epochs)
@@ -127,7 +127,8 @@ class Forecast:
 
 
 def pulled_rows(part: Part, ranking: Ranking, sources: Sources, sizes: Sequence[int]) -> IntArray:
-    """Rows that each rank sends for each batch, int64 [S, batches, P], for caches of ``sizes`` hot rows (ascending)."""
+    """Count the rows that each rank sends for each batch, int64 [S, batches, P], with caches of ``sizes`` hot rows
+    (ascending)."""
     limits = np.array(sizes, np.int64)
     buckets = len(limits) + 1
     found = np.zeros((len(limits), len(part), sources.ranks), np.int64)
@@ -152,7 +153,7 @@ def forecast(
     whole_run: bool = False,
     done: Done = lambda parts: None,
 ) -> Forecast:
-    """Rows that the batches of epochs 0..epochs-1 in ``folder`` will pull from other hosts, exact.
+    """Count exactly the rows that the batches of epochs 0..epochs-1 in ``folder`` pull from other hosts.
 
     ``sizes``: ascending, each once; ``only_new``, ``whole_run``: as in :class:`Forecast`. In memory are the rankings of
     one worker and two epochs, the curve (16 bytes for each row of the longest ranking) and S * (P * P + P * batches of
@@ -186,8 +187,8 @@ def forecast(
 
 
 def requests_of(batch: Batch, sources: Sources) -> tuple[IntArray, IntArray]:
-    """Vertices that a batch asks of each rank at each hop, and neighbours that these return: int64 [hops, P] each. The
-    worker's own entry counts what it draws itself, from its host."""
+    """Count the vertices that a batch requests from each rank at each hop, and the neighbours returned: int64 [hops, P]
+    each. The entry of the worker itself counts draws from its own host."""
     asked, returned = np.zeros((2, len(batch.blocks), sources.ranks), np.int64)
     servers = sources.of(batch.vertices[: batch.sizes[-2]])
     for hop, block in enumerate(batch.blocks):
@@ -200,8 +201,8 @@ def requests_of(batch: Batch, sources: Sources) -> tuple[IntArray, IntArray]:
 def sample_requests(
     plan: SamplingPlan, folder: Path, rank_hosts: IntArray, epochs: int, done: Done = lambda parts: None
 ) -> SampleRequests:
-    """Requests of the batches of epochs 0..epochs-1 in ``folder``, if hosts drew for one another. In memory are 2 *
-    hops * P * P * epochs * steps numbers and one batch. Raises :class:`ConfigError` for missing batches."""
+    """Count the requests of the batches of epochs 0..epochs-1 in ``folder`` if hosts draw for one another. In memory
+    are 2 * hops * P * P * epochs * steps numbers and one batch. Raises :class:`ConfigError` for missing batches."""
     asked, returned = np.zeros((2, len(plan.fanouts), plan.ranks, plan.ranks, epochs, plan.steps), np.int64)
     for worker, epoch, part, sources in _parts(plan, folder, rank_hosts, epochs, done):
         for number in range(len(part)):

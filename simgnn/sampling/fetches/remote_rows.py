@@ -1,4 +1,4 @@
-"""Rows of other hosts: who sends them, which of them a rank needs most often, and what a cache of these saves."""
+"""Rows of other hosts: the ranks that send them, the rows needed most often, and the rows that a cache saves."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ def rows_on_hosts(owner: NDArray[np.int32], rank_hosts: IntArray) -> IndexArray:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where a worker's rows come from: ``owner`` int32 [V], ranks; ``serving`` int64 [P]: the rank that sends it the
-    rows of each owner, by the rule of :class:`Serving`."""
+    """The ranks that send a worker's rows. ``owner`` int32 [V], ranks; ``serving`` int64 [P]: the rank that sends the
+    rows of each owner to the worker, by the rule of :class:`Serving`."""
 
     worker: int
     owner: NDArray[np.int32]
@@ -46,7 +46,7 @@ class Sources:
         return len(self.serving)
 
     def of(self, vertices: NDArray[Any]) -> IntArray:
-        """The rank that sends each row, int64 [n]; the worker itself for rows on its own host."""
+        """Return the rank that sends each row, int64 [n]; the worker itself for rows on its own host."""
         return np.asarray(self.serving[self.owner[vertices]])
 
 
@@ -64,14 +64,14 @@ class Ranking:
 
     @classmethod
     def of_part(cls, part: Part, sources: Sources) -> "Ranking":
-        """Ranks what the batches of an epoch need from other hosts."""
+        """Rank the rows of other hosts that the batches of one epoch need."""
         vertices, counts = part.remote
         far = sources.of(vertices) != sources.worker
         return cls(vertices[far], counts[far])
 
     @classmethod
     def of_run(cls, parts: Iterable[Part], sources: Sources) -> "Ranking":
-        """Adds the counts of several epochs up; one epoch is in memory at a time."""
+        """Rank the rows of other hosts by their counts over several epochs; one epoch is in memory at a time."""
         vertices, counts = np.zeros(0, np.int32), np.zeros(0, np.int32)
         for part in parts:
             one = cls.of_part(part, sources)
@@ -113,9 +113,9 @@ def rankings(
 
 @dataclass(frozen=True)
 class HitCurve:
-    """How many rows a cache of any size saves, exactly: sums over the rankings of all caches that are filled. ``uses``
-    int64 [n]: batches that need the row at each place of its ranking; ``rankings`` int64 [n]: how many rankings reach
-    that place. A batch needs a row once, so a cache of n rows hits the first n uses."""
+    """The number of rows that a cache of any size saves, exact, summed over all rankings by which caches are filled.
+    ``uses`` int64 [n]: batches that need the row at each place of its ranking; ``rankings`` int64 [n]: number of
+    rankings that reach that place. A batch needs a row once, so a cache of n rows hits the first n uses."""
 
     uses: IntArray
     rankings: IntArray
@@ -141,7 +141,7 @@ class HitCurve:
         return int(self.uses[:hot_rows].sum())
 
     def pulled(self, hot_rows: int) -> int:
-        """Rows that batches pull beside a cache of ``hot_rows`` rows."""
+        """Count the rows that batches pull when caches hold ``hot_rows`` rows."""
         return self.remote - self.hits(hot_rows)
 
     def cached(self, hot_rows: int) -> int:
@@ -150,6 +150,6 @@ class HitCurve:
 
     @property
     def enough(self) -> int:
-        """The fewest hot rows that minimise the rows pulled by batches and caches. One batch alone needs each further
+        """The fewest hot rows that minimise the rows pulled by batches and caches; only one batch needs any further
         row."""
         return int(np.count_nonzero(self.uses > self.rankings))
