@@ -71,7 +71,7 @@ class BlockTransfer(Protocol):
 
 
 ExpandBlocks = Callable[[BlockSync], BlockTransfer]
-"""How freshness and codec carry out what a communication of blocks asks for."""
+"""Builds the transfers of a sync for an experiment's freshness and codec."""
 
 
 class BlockWire:

@@ -27,7 +27,9 @@ class RowCodes(Codec):
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
     bits: int
-    feedback: bool = Field(default=True, description="senders' caches hold what receivers decode; false: the exact row")
+    feedback: bool = Field(
+        default=True, description="senders cache the row as receivers decode it; false: the exact row"
+    )
 
     @property
     def keeps_exact_rows(self) -> bool:

@@ -84,7 +84,7 @@ def _command_line(overrides: Iterable[str], ranks: int | None, epochs: int | Non
         merged = deep_merge(merged, parse_override(text))
     layers = [Layer("--set", here, merged)] if merged else []
     if "extends" in merged:
-        raise ConfigError("--set extends: got an override, expected 'extends' only inside an experiment file")
+        raise ConfigError("--set extends: got an override, expected 'extends' inside an experiment file; move it there")
     stated = merged.get("cluster", {})
     if ranks is not None and isinstance(stated, Mapping):
         layers.append(Layer("--ranks", here, {"cluster": _ranks_on_hosts(ranks, stated)}))
@@ -111,7 +111,7 @@ def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
         told = " and ".join(f"cluster.{key} = {value}" for key, value in counts.items())
         expected = f"{each}" if len(counts) == 2 else f"a multiple of {each}"
         raise ConfigError(
-            f"--ranks: got {ranks} with {told} (--set), expected {expected}: it says how many ranks there are in all; "
+            f"--ranks: got {ranks} with {told} (--set), expected {expected}: --ranks is the number of all ranks; "
             f"change it, or {'remove it' if len(counts) == 2 else f'cluster.{next(iter(counts))}'}"
         )
     if "ranks_per_host" in stated:

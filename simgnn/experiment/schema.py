@@ -37,7 +37,7 @@ class Basics(Section):
     """The keys outside any table."""
 
     name: str = Field(default="experiment", min_length=1, max_length=100, description="name in tables and files")
-    seed: int = Field(default=0, ge=0, lt=2**63, description="seed of everything random")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="seed of all random numbers")
 
     @field_validator("name")
     @classmethod

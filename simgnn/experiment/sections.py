@@ -58,7 +58,7 @@ class GraphSection(Section):
     vertices: Count | None = Field(default=None, description="vertices to generate")
     edges: Count | None = Field(default=None, description="undirected edges to generate")
     classes: Annotated[int, Field(ge=2, le=2**20)] | None = Field(default=None, description="classes to generate")
-    multilabel: bool | None = Field(default=None, description="several labels a vertex")
+    multilabel: bool | None = Field(default=None, description="generate several labels per vertex")
     feature_width: Width | None = Field(default=None, description="width of generated features")
     stand_in_features: Width | None = Field(
         default=None, description="width of random features for a graph that has none; results then say synthetic"
@@ -86,7 +86,7 @@ class ModelSection(Section):
     table: ClassVar[str] = "model"
 
     kind: str = Field(default="gcn", description="gcn, sage, gin, gat or package.module:Class")
-    layers: int = Field(default=2, ge=1, le=1000, description="layers")
+    layers: int = Field(default=2, ge=1, le=1000, description="number of layers")
     hidden: Width | Annotated[tuple[Width, ...], Field(max_length=999)] = Field(
         default=256, description="width of the hidden layers"
     )
@@ -104,7 +104,7 @@ class ModelSection(Section):
         description="attention heads of gat's hidden layers, which share their width; its last layer has one",
     )
     activation: Literal["auto", "relu", "elu"] = Field(
-        default="auto", description="function behind every hidden layer; auto: relu, of gat on mini-batches elu"
+        default="auto", description="function after every hidden layer; auto: relu, but elu for gat on mini-batches"
     )
     dropout: float = Field(
         default=0.0,
@@ -223,7 +223,7 @@ class ModelSection(Section):
 class ClusterSection(Section):
     """``[cluster]``: hosts and ranks per host; the hardware profile supplies missing ones."""
 
-    hosts: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = Field(default=None, description="machines")
+    hosts: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = Field(default=None, description="number of hosts")
     ranks_per_host: Annotated[int, Field(ge=1, le=MAX_RANKS)] | None = Field(
         default=None, description="ranks on each host"
     )
@@ -242,7 +242,7 @@ class TrainSection(Section):
     dtype: Literal["float32", "float64"] = Field(default="float32", description="type of rows and parameters")
     gradient_mean: Literal["seeds", "ranks"] = Field(
         default="seeds",
-        description="what a step on mini-batches takes the mean of: losses of all ranks' seeds, or of ranks' means",
+        description="loss of a mini-batch step: mean over all ranks' seeds, or mean of the ranks' means",
     )
     eval_every: int = Field(
         default=1,
@@ -257,7 +257,8 @@ class TrainSection(Section):
         description="largest norm of all ranks' gradient rows of a layer's output; each rank clips its share; 0: off",
     )
     clip_scale: Literal["inverse-sqrt", "sqrt"] = Field(
-        default="inverse-sqrt", description="a rank's share of clip_norm: over, or times, the square root of the ranks"
+        default="inverse-sqrt",
+        description="a rank's clip_norm: divided or multiplied by the root of the number of ranks",
     )
     checkpoint_every: int = Field(default=0, ge=0, le=10**7, description="epochs between checkpoints; 0: none")
     timeout: float = Field(

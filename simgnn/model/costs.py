@@ -13,7 +13,7 @@ from simgnn.model.spec import LayerSpec
 
 T = TypeVar("T")
 EXPONENTIAL_PASSES = 3
-"""Reads or writes of an element that computing its exponential is counted as."""
+"""The cost of an exponential, in reads or writes of an element."""
 
 
 @dataclass(frozen=True)

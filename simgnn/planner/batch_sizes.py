@@ -140,7 +140,7 @@ def prepare_batches(
     sizes = batch_sizes(
         plan, folder, hosts, epochs, placement.cached_rows, placement.pulls_new_rows, not placement.refills
     )
-    _tell_rows(sizes, epochs, stage)
+    _report_rows(sizes, epochs, stage)
     if batching.asks_hosts and hosts.any():
         requests = sample_requests(plan, folder, hosts, epochs)
         held = structure_bytes(plan.csr, plan.owner, Serving(experiment.rank_hosts()))[hosts]
@@ -157,7 +157,7 @@ def prepare_batches(
     )
 
 
-def _tell_rows(sizes: BatchSizes, epochs: int, stage: Callable[[str], None]) -> None:
+def _report_rows(sizes: BatchSizes, epochs: int, stage: Callable[[str], None]) -> None:
     """Report how many rows batches need from other hosts, and how many of them caches save."""
     pulled, hits = int(sizes.pulled.rows.sum()), int(sizes.hits.sum())
     if not pulled + hits:

@@ -140,7 +140,7 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
         each = np.bincount(stats.hosts)
         if len(each) == 0 or np.any(each != each[0]) or np.any(np.diff(stats.hosts) < 0):
             raise ConfigError(
-                f"cluster: not given, and the ranks of {path} lie unevenly on its hosts; expected cluster.hosts and "
+                f"cluster: missing, and the hosts in {path} have different numbers of ranks; set cluster.hosts and "
                 "cluster.ranks_per_host"
             )
         experiment = experiment.with_cluster(len(each), int(each[0]))

@@ -57,7 +57,7 @@ def _name_faults(program: Program) -> Iterator[str]:
             yield f"group '{group.name}': members '{group.members}' is neither world, host nor a column"
     for name, kept in program.kept.items():
         for size in kept.sizes:
-            yield from (f"what is kept as '{name}': {fault}" for fault in _size_faults(program, size))
+            yield from (f"kept memory '{name}': {fault}" for fault in _size_faults(program, size))
     for template in program.templates.values():
         twice = sorted(name for name, number in Counter(op.name for op in template.ops).items() if number > 1)
         if twice:

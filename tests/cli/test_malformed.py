@@ -100,7 +100,7 @@ OVERRIDES = {
     "unknown key": (["--set", "train.epoch=3"], ["--set: train.epoch: unknown key", "did you mean 'epochs'"]),
     "bad value": (["--set", "train.epochs=few"], ["--set: train.epochs: got 'few', expected a whole number"]),
     "too deep": (["--set", "train.epochs.x=3"], ["train.epochs: got a table, expected a whole number"]),
-    "extends": (["--set", "extends=vanilla"], ["--set extends", "only inside an experiment file"]),
+    "extends": (["--set", "extends=vanilla"], ["--set extends", "inside an experiment file"]),
     "no ranks": (["--ranks", "0"], ["--ranks: cluster.ranks_per_host: got 0, expected a whole number >= 1"]),
     "negative ranks": (["--ranks", "-3"], ["--ranks: cluster.ranks_per_host: got -3"]),
     "no epochs": (["--epochs", "0"], ["--epochs: train.epochs: got 0, expected a whole number >= 1"]),

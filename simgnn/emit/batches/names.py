@@ -7,7 +7,7 @@ from simgnn.program.sizes import Column
 
 INPUTS, HOT, FEATURES, VERTICES, SEEDS = "inputs", "hot", "features", "vertices", "seeds"
 INPUT_GRADIENT = "d/hidden/0"
-"""That of the input rows, where these are learned."""
+"""The buffer of the gradient of learned input rows."""
 SEED_COUNT = "seed_count"
 FEATURE_ROWS = Column("features/rows")
 """Rows in the memory of each rank's host, [P]."""
@@ -19,7 +19,7 @@ PLACES, BATCHES = "placement", "batching"
 EMBEDDINGS = "embeddings"
 """Stream of ops that change input rows."""
 EVALUATING = "evaluate/"
-"""How names begin of what belongs to an evaluation alone."""
+"""The prefix of names that only evaluations use."""
 HALO = "halo"
 """The route of rows of remote in-neighbours, from owners to the ranks that evaluate."""
 OWN_BLOCK, OWN_LABELS = f"{EVALUATING}block", f"{EVALUATING}labels"

@@ -51,22 +51,22 @@ class NeighbourSampling(Batching, ABC):
     mini_batches: ClassVar[bool] = True
     effects: ClassVar[Mapping[str, Effect]] = {"storage": "nothing"}
 
-    batch_size: int = Field(default=1000, ge=1, le=2**31 - 1, description="seed vertices of a rank")
+    batch_size: int = Field(default=1000, ge=1, le=2**31 - 1, description="seed vertices per rank and batch")
     global_batch: Annotated[int, Field(ge=1, le=2**62)] | None = Field(
         default=None, description="seed vertices of all ranks together, divided evenly, in place of batch_size"
     )
     fanouts: tuple[int, ...] = Field(
-        min_length=1, max_length=1000, description="neighbours by hop from the seed vertices; -1: all"
+        min_length=1, max_length=1000, description="most neighbours per vertex, by hop from the seed vertices; -1: all"
     )
-    split: Literal["even", "local"] = Field(default="even", description="training vertices of a rank")
+    split: Literal["even", "local"] = Field(default="even", description="which vertices a rank trains on")
     last: Literal["keep", "drop"] = Field(
-        default="keep", description="batches at an epoch's end that are short, or that only some ranks have"
+        default="keep", description="keep or drop batches at an epoch's end that are not full on all ranks"
     )
     storage: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="folder that keeps the batches, such as one of simgnn sample; default: the cache"
+        default=None, description="folder of stored batches, as simgnn sample writes; default: the cache"
     )
     evaluation: Literal["exact", "none"] = Field(
-        default="exact", description="what validation and test vertices are evaluated on: all in-edges, or nothing"
+        default="exact", description="evaluate validation and test vertices on all in-edges, or not at all"
     )
 
     @field_validator("fanouts")
@@ -94,8 +94,8 @@ class NeighbourSampling(Batching, ABC):
                 f"(model.layers = {model.layers}), from the seed vertices on",
             )  # fmt: skip
         if choices.trains and self.evaluation == "none" and train.eval_every and train.chosen("eval_every"):
-            told = f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated"
-            yield Refusal("train", "eval_every", told)
+            message = f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated"
+            yield Refusal("train", "eval_every", message)
         if choices.trains and not model.built_in:
             yield Refusal(
                 "model", "kind",

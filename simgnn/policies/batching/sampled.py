@@ -23,11 +23,11 @@ class Sampled(NeighbourSampling):
         default=(15, 10, 5),
         min_length=1,
         max_length=1000,
-        description="neighbours by hop from the seed vertices; -1: all",
+        description="most neighbours per vertex, by hop from the seed vertices; -1: all",
     )
 
     structure: Literal["partitioned", "replicated"] = Field(
-        default="partitioned", description="what of the graph a host draws from"
+        default="partitioned", description="part of the graph that a host holds"
     )
 
     @property

@@ -15,7 +15,10 @@ class Seeded(NeighbourSampling):
 
     kind: Literal["seeded"] = "seeded"
     fanouts: tuple[int, ...] = Field(
-        default=(25, 10), min_length=1, max_length=1000, description="neighbours by hop from the seed vertices; -1: all"
+        default=(25, 10),
+        min_length=1,
+        max_length=1000,
+        description="most neighbours per vertex, by hop from the seed vertices; -1: all",
     )
 
     def drawing(self, hops: int) -> tuple[Work, ...]:

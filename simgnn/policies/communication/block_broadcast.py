@@ -41,7 +41,7 @@ class BlockBroadcast(Communication):
     kind: Literal["block-broadcast"] = "block-broadcast"
     resend_inputs: bool = Field(default=False, description="broadcast input features again in every epoch")
     weight_gradient: Literal["summed-gradient", "saved-sum"] = Field(
-        default="summed-gradient", description="what the gradient of a layer's weights is computed from"
+        default="summed-gradient", description="factor of the weight gradient that is summed over edges"
     )
     blocks_ahead: int = Field(default=0, ge=0, le=1, description="blocks that may arrive while one is multiplied")
 
@@ -57,7 +57,7 @@ class BlockBroadcast(Communication):
             yield Idle("resend_inputs", model.transforms_first, why)
         if chosen(self, ["weight_gradient"]):
             if model.nonlinear:
-                why = "weights learn from kept sums in any case; remove it"
+                why = "weight gradients always use stored sums; remove it"
                 yield Idle("weight_gradient", f"model.kind = '{model.kind}'", why)
             elif model.transforms_first:
                 yield Idle("weight_gradient", model.transforms_first, "no sum of input rows is made; remove it")

@@ -29,12 +29,14 @@ class Halo(Communication):
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
         if self.rows == "transformed":
             if self.resend_inputs:
-                told = "got true with communication.rows = 'transformed', expected false: no input rows are sent at all"
-                yield Refusal("communication", "resend_inputs", told)
+                message = (
+                    "got true with communication.rows = 'transformed', expected false: no input rows are sent at all"
+                )
+                yield Refusal("communication", "resend_inputs", message)
             if choices.model.aggregates_first:
                 why = "rows are aggregated before they are transformed"
-                told = f"got 'transformed' with {choices.model.aggregates_first}, expected 'auto' or 'input': {why}"
-                yield Refusal("communication", "rows", told)
+                message = f"got 'transformed' with {choices.model.aggregates_first}, expected 'auto' or 'input': {why}"
+                yield Refusal("communication", "rows", message)
         if self.resend_inputs and not (choices.freshness.exact and not choices.codec.encodes):
             other = choices.codec if choices.freshness.exact else choices.freshness
             yield Refusal(

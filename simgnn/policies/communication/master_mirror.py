@@ -41,7 +41,7 @@ class MasterMirror(Communication):
 
     kind: Literal["master-mirror"] = "master-mirror"
     exchange: Literal["direct", "host-aggregated"] = Field(
-        default="direct", description="host-aggregated: hosts add up their mirrors first, then one of them trades"
+        default="direct", description="host-aggregated: each host adds up its mirrors and sends one row per vertex"
     )
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
@@ -51,7 +51,7 @@ class MasterMirror(Communication):
                 "communication", "exchange",
                 f"got '{self.exchange}' with codec.kind = '{codec.label}', expected 'direct', or a codec that encodes "
                 f"what it decoded to the same bytes ({choices.fitting(CodecTraits, lambda kind: kind.repeatable)}), or "
-                "a freshness that hands rows on as they came "
+                "a freshness that forwards encoded rows unchanged "
                 f"({choices.fitting(FreshnessTraits, lambda kind: kind.hands_on)}): rows that pass through another "
                 "rank are encoded twice, and copies of a vertex would differ",
             )  # fmt: skip

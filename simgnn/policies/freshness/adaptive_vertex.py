@@ -49,22 +49,28 @@ class AdaptiveVertex(CachedRows):
     state_width: ClassVar[int] = 2
 
     kind: Literal["adaptive-vertex"] = "adaptive-vertex"
-    epsilon: float = Field(default=0.01, ge=0, lt=1, description="threshold of the first epoch; 0: whatever moved")
-    adapt: bool = Field(default=True, description="move the threshold with the training accuracy")
-    rise_factor: float = Field(default=1.05, gt=1, le=100, description="factor by which the threshold rises")
-    fall_factor: float = Field(default=0.9, gt=0, lt=1, description="factor by which it falls")
-    largest_change: float = Field(default=0.01, gt=0, lt=1, description="most that it changes in one epoch")
-    rise_margin: float = Field(default=0.02, ge=0, lt=1, description="gain over the mean accuracy from which it rises")
-    fall_margin: float = Field(default=0.001, ge=0, lt=1, description="loss against it from which it falls")
-    largest_epsilon: float = Field(default=0.3, gt=0, lt=1, description="it never rises above")
-    smallest_epsilon: float = Field(default=0.001, gt=0, lt=1, description="it never falls below")
-    mean_share: float = Field(default=0.8, ge=0, lt=1, description="share of the old mean in the new one")
-    reference: Literal["current", "cached"] = Field(default="current", description="row that changes are relative to")
-    direction: Literal["prose", "printed"] = Field(default="prose", description="printed: as equation 6, for study")
-    fold_on_active: bool = Field(
-        default=False, description="masters that a mirror woke add their own part too, however little it moved"
+    epsilon: float = Field(
+        default=0.01, ge=0, lt=1, description="threshold in the first epoch; 0: send every row that changed"
     )
-    index: IndexForm = Field(default="bitmap", description="what names the rows that travel: a bit each, or ids")
+    adapt: bool = Field(default=True, description="adapt the threshold to the training accuracy")
+    rise_factor: float = Field(default=1.05, gt=1, le=100, description="factor by which the threshold rises")
+    fall_factor: float = Field(default=0.9, gt=0, lt=1, description="factor by which the threshold falls")
+    largest_change: float = Field(default=0.01, gt=0, lt=1, description="largest change of the threshold in one epoch")
+    rise_margin: float = Field(default=0.02, ge=0, lt=1, description="gain in accuracy over its mean that raises it")
+    fall_margin: float = Field(
+        default=0.001, ge=0, lt=1, description="loss of accuracy against its mean that lowers it"
+    )
+    largest_epsilon: float = Field(default=0.3, gt=0, lt=1, description="upper bound of the threshold")
+    smallest_epsilon: float = Field(default=0.001, gt=0, lt=1, description="lower bound of the threshold")
+    mean_share: float = Field(default=0.8, ge=0, lt=1, description="weight of the old mean accuracy in the new mean")
+    reference: Literal["current", "cached"] = Field(default="current", description="row to which changes are relative")
+    direction: Literal["prose", "printed"] = Field(
+        default="prose", description="printed: as equation 6 is printed, for study"
+    )
+    fold_on_active: bool = Field(
+        default=False, description="masters whose mirrors changed also add their own part, however little it changed"
+    )
+    index: IndexForm = Field(default="bitmap", description="how sent rows are named: a bit per row, or ids")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

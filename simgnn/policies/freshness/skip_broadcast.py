@@ -47,26 +47,32 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
 
     kind: Literal["skip-broadcast"] = "skip-broadcast"
     rule: Literal["epoch-fixed", "epoch-adaptive", "variation-gap"] = Field(
-        default="epoch-adaptive", description="what decides whether a block is sent"
+        default="epoch-adaptive", description="rule that decides whether a block is sent"
     )
     bound_epochs: int = Field(
-        default=1, ge=0, le=10**7, description="oldest copy in use, in epochs (epoch-fixed, epoch-adaptive)"
+        default=1, ge=0, le=10**7, description="greatest age of a copy in use, in epochs (epoch-fixed, epoch-adaptive)"
     )
     bound_change: float = Field(
         default=0.01,
         ge=0,
         allow_inf_nan=True,
-        description="largest change that is not sent (variation-gap); inf: none is",
+        description="largest change of a block that is not sent (variation-gap); inf: no block is sent",
     )
     norm: Literal["relative", "frobenius", "root-mean-square", "largest"] = Field(
         default="relative", description="how a change is measured"
     )
-    check: Literal["start", "end"] = Field(default="start", description="when ages are looked at")
-    stagger: bool = Field(default=True, description="begin at different epochs (epoch-adaptive)")
-    own_block: Literal["fresh", "cached"] = Field(default="fresh", description="which copy its owner multiplies")
+    check: Literal["start", "end"] = Field(default="start", description="point of an epoch at which ages are checked")
+    stagger: bool = Field(default=True, description="roots begin at different epochs (epoch-adaptive)")
+    own_block: Literal["fresh", "cached"] = Field(
+        default="fresh", description="copy of its own block that a rank multiplies"
+    )
     inputs: Literal["policy", "always"] = Field(default="policy", description="whether input features follow the rule")
-    warmup_epochs: int = Field(default=0, ge=0, le=10**7, description="first epochs that send all")
-    skip: Literal["embeddings", "gradients"] = Field(default="embeddings", description="what may be skipped")
+    warmup_epochs: int = Field(
+        default=0, ge=0, le=10**7, description="number of first epochs in which all blocks are sent"
+    )
+    skip: Literal["embeddings", "gradients"] = Field(
+        default="embeddings", description="direction in which blocks may be skipped"
+    )
 
     @model_validator(mode="after")
     def _fits_the_rule(self) -> Self:
@@ -75,8 +81,8 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         unused = chosen(self, sorted(other))
         if unused:
             raise ValueError(
-                f"rule: got '{self.rule}' with {', '.join(unused)}, expected none of what it does not read (it reads "
-                f"{', '.join(sorted(read))}): remove {', '.join(unused)} or change rule"
+                f"rule: got '{self.rule}' with {', '.join(unused)}, expected only options that this rule reads "
+                f"({', '.join(sorted(read))}): remove {', '.join(unused)} or change rule"
             )
         return self
 
@@ -93,7 +99,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
             return
         yield Refusal(
             "freshness", "inputs",
-            f"got '{self.inputs}' with {why}, expected none: it decides nothing; remove it",
+            f"got '{self.inputs}' with {why}, expected none: it has no effect; remove it",
         )  # fmt: skip
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:

@@ -71,18 +71,16 @@ class Store(RowStore):
 
     kind: Literal["store"] = "store"
     hot_rows: Annotated[int, Field(ge=0, le=MOST_HOT_ROWS)] | Literal["auto"] = Field(
-        default=0, description="rows of other hosts kept on a rank's device"
+        default=0, description="number of other hosts' rows that a rank's device caches"
     )
     hot_scope: Literal["epoch", "run"] = Field(
-        default="epoch", description="batches that hot rows are counted in; run: one cache, filled once"
+        default="epoch", description="batches by which hot rows are chosen: each epoch's, or the run's (one cache)"
     )
-    pull: Literal["full", "delta"] = Field(default="full", description="what of the next epoch's hot rows is pulled")
+    pull: Literal["full", "delta"] = Field(default="full", description="next epoch's hot rows to pull: all or new")
     sparse_embedding: int = Field(
-        default=0, ge=0, le=2**20, description="width of the vector that is learned of each vertex; 0: none"
+        default=0, ge=0, le=2**20, description="width of each vertex's learned vector; 0: none"
     )
-    sparse_delay: Literal[0, 1] = Field(
-        default=0, description="steps after which learned vectors change, when others may have been pulled"
-    )
+    sparse_delay: Literal[0, 1] = Field(default=0, description="steps by which updates of learned vectors are delayed")
     device_bytes: int = Field(
         default=0, ge=0, le=2**62, description="bytes of a rank's device for caches and staged batches; 0: no limit"
     )
@@ -108,13 +106,13 @@ class Store(RowStore):
         planned = communication.sends_unasked and batching.known_ahead
         unplanned = not planned and choices.trains and communication.moves == "batches"
         if self.hot_rows and not batching.known_ahead:
-            told = f"got {self.hot_rows} {got}, expected 0: hot rows are counted in batches known before training"
-            yield Refusal("placement", "hot_rows", told)
+            message = f"got {self.hot_rows} {got}, expected 0: hot rows are counted in batches known before training"
+            yield Refusal("placement", "hot_rows", message)
         elif self.hot_rows and unplanned:
-            told = (
+            message = (
                 f"got {self.hot_rows} with {asked}, whose rows are asked for, expected 0: caches are filled by a plan"
             )
-            yield Refusal("placement", "hot_rows", told)
+            yield Refusal("placement", "hot_rows", message)
         for option in chosen(self, ["pull", "hot_scope"]) if unplanned else []:
             default = type(self).model_fields[option].default
             yield Refusal(
@@ -123,13 +121,13 @@ class Store(RowStore):
                 "remove it, or plan caches (batches that are known ahead, rows that are sent unasked)",
             )  # fmt: skip
         if not self.sparse_embedding and self.sparse_delay:
-            told = f"got {self.sparse_delay} with placement.sparse_embedding = 0, expected 0: no vectors are learned"
-            yield Refusal("placement", "sparse_delay", told)
+            message = f"got {self.sparse_delay} with placement.sparse_embedding = 0, expected 0: no vectors are learned"
+            yield Refusal("placement", "sparse_delay", message)
         if self.sparse_embedding and self.hot_rows and planned:
             yield Refusal(
                 "placement", "hot_rows",
-                f"got {self.hot_rows} with {self.learns_rows}, expected 0: the vectors change in every step, a row "
-                "that is kept for an epoch does not (--set placement.hot_rows=0)",
+                f"got {self.hot_rows} with {self.learns_rows}, expected 0: the vectors change in every step, a "
+                "cached row stays for an epoch (--set placement.hot_rows=0)",
             )  # fmt: skip
 
     @property

@@ -23,8 +23,10 @@ class Prefetch(MiniBatchSchedule):
     serves: ClassVar[tuple[Moves, ...]] = ("batches",)
 
     kind: Literal["prefetch"] = "prefetch"
-    window: Count = Field(default=4, description="batches that are held, the one in training included")
-    staged: Literal["rows", "blocks"] = Field(default="rows", description="what of later batches is held")
+    window: Count = Field(default=4, description="batches held at once, including the one in training")
+    staged: Literal["rows", "blocks"] = Field(
+        default="rows", description="part of later batches that is held: all rows, or only blocks"
+    )
     lanes: Count = Field(default=1, description="threads that draw batches")
     across_epochs: bool = Field(
         default=False,
@@ -40,13 +42,13 @@ class Prefetch(MiniBatchSchedule):
                 "expected 1: they draw one batch of every rank together; or let each rank draw alone",
             )  # fmt: skip
         if self.staged == "blocks" and self.across_epochs:
-            told = "got true with schedule.staged = 'blocks', expected false: no rows are staged ahead; remove it"
-            yield Refusal("schedule", "across_epochs", told)
+            message = "got true with schedule.staged = 'blocks', expected false: no rows are staged ahead; remove it"
+            yield Refusal("schedule", "across_epochs", message)
         if self.staged == "rows" and choices.batching.mini_batches and choices.placement.learns_rows:
             yield Refusal(
                 "schedule", "staged",
                 f"got 'rows' with {choices.placement.learns_rows}, expected 'blocks': the vectors change in every "
-                "step, so that rows are brought when the step before has ended (--set schedule.staged=blocks)",
+                "step, so rows must be pulled after the step before has ended (--set schedule.staged=blocks)",
             )  # fmt: skip
 
     def fitted(self, batches: int) -> "Prefetch":
