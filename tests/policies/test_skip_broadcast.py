@@ -175,14 +175,14 @@ def test_flags_decide_and_the_first_epoch_sends_all() -> None:
 
 
 def test_what_a_rule_does_not_read_is_refused() -> None:
-    with pytest.raises(ValidationError, match="rule: got 'epoch-fixed' with bound_change, expected none of"):
+    with pytest.raises(ValidationError, match="rule: got 'epoch-fixed' with bound_change, expected only options"):
         policy(rule="epoch-fixed", bound_change=0.5)
     with pytest.raises(ValidationError, match="rule: got 'variation-gap' with bound_epochs, check"):
         policy(rule="variation-gap", bound_epochs=3, check="end")
     for rule in ("epoch-fixed", "variation-gap"):
         with pytest.raises(ValidationError, match=f"rule: got '{rule}' with stagger"):
             policy(rule=rule, stagger=False)
-    with pytest.raises(ConfigError, match=r"freshness\.rule: got .epoch-adaptive. with bound_change, expected none"):
+    with pytest.raises(ConfigError, match=r"freshness\.rule: got .epoch-adaptive. with bound_change, expected only options"):
         load_experiment("sancus", ["freshness.bound_change=0.5"])
     # an experiment that is read back states every field, so a default is not taken for a choice
     assert policy(**policy(rule="epoch-fixed").model_dump()).rule == "epoch-fixed"
