@@ -24,7 +24,7 @@ python -m executor testbed --help: a cluster of network namespaces with limited 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse the command line and run; returns the exit status."""
+    """Parse the command line, run the ranks, and return the exit status."""
     follow_starter()
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["testbed"]:

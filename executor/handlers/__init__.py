@@ -1,4 +1,4 @@
-"""The function that makes the handler of an op, for every op kind and form. A test checks that both tables are full."""
+"""Make the handler of an op, for every op kind and form. A test checks that both tables are complete."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,7 +12,7 @@ from simgnn.program.program import Template
 
 
 def handler_of(op: Op, template: Template, context: RankContext) -> Handler:
-    """The function that runs an op on this rank: by the op's form, a policy's action, or the op's kind."""
+    """Return the function that runs an op on this rank, chosen by the op's form, its policy action, or its kind."""
     if op.form is not None:
         return FORM_HANDLERS[op.form](op, template, context)
     # the action of a fetch says only where rows lie

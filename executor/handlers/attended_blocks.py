@@ -1,4 +1,4 @@
-"""Attention over one block of edges at a time: a running softmax as blocks arrive, and gradients by source rows."""
+"""Attention over one block of edges at a time: a running softmax as blocks arrive, and its gradients."""
 
 from executor.handlers.collectives import age_check
 from executor.layers.blocks import BlockAdjacency
@@ -10,12 +10,13 @@ from simgnn.program.program import Template
 
 
 def attend(op: Op, template: Template, context: RankContext) -> Handler:
-    """Add what the block of rank ``options["block"]`` gives, with the op's module.
+    """Add the contribution of the block of rank ``options["block"]`` to the op's attention, with the op's module.
 
-    ``options["rows"]`` names the buffer of own prepared rows, ``options["own"]`` and ``options["arrived"]`` those of
-    the root's rows, on that rank itself and on others. Forward, ``module(kernel, rows, block, *so far) -> (maxima,
-    sums)``, which the op writes, and reads except for the first block. With ``options["transposed"]`` = 1 see
-    :func:`_gradients`. ``options["oldest_epochs"]``: as in :func:`executor.handlers.blocks.add_block`.
+    ``options["rows"]`` names the buffer of own prepared rows; ``options["own"]`` and ``options["arrived"]`` name the
+    buffers of the root's rows, on the root and on other ranks. Forward calls ``module(kernel, rows, block, *so far) ->
+    (maxima, sums)``. The op writes the results, and reads the previous ones except for the first block. For
+    ``options["transposed"]`` = 1 see :func:`_gradients`; for ``options["oldest_epochs"]`` see
+    :func:`executor.handlers.blocks.add_block`.
     """
     if context.blocks is None or context.network is None or op.segment is None:
         raise BackendError(f"op '{op.name}' attends over blocks of edges, which this run has not made")
@@ -40,9 +41,10 @@ def attend(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _gradients(op: Op, context: RankContext, blocks: BlockAdjacency) -> Handler:
-    """``module(kernel, rows, block) -> (of rows, of their scores, of the block's scores)``: the first two are added up
-    over blocks in what the op writes first. The last are partial sums: of this rank's own block they become what is
-    written third, of others their place, ranks ascending, in what is written fourth, for the exchange of them."""
+    """Call ``module(kernel, rows, block) -> (gradients of rows, of their scores, of the block's scores)`` for one
+    block. The op adds up the first two over blocks in the buffers that it writes first. The third is a partial sum:
+    that of this rank's own block goes to the third buffer, those of other ranks (ascending) to their places in the
+    fourth."""
     assert context.network is not None
     assert op.segment is not None
     root, ranks = int(op.options["block"]), context.program.ranks
@@ -80,5 +82,4 @@ def _holder(context: RankContext, root: int) -> str:
 
 
 def _access(op: Op, option: str) -> Access:
-    """The access of the buffer that an option names."""
     return next(access for access in op.reads if access.buffer == op.options[option])

@@ -1,4 +1,4 @@
-"""Sums over one block of edges at a time, as blocks of rows arrive."""
+"""Sums over the edges from one block of rows at a time, as blocks arrive."""
 
 from executor.handlers.attended_blocks import attend
 from executor.handlers.collectives import age_check
@@ -11,20 +11,20 @@ from simgnn.program.program import Template
 
 
 def aggregate(op: Op, template: Template, context: RankContext) -> Handler:
-    """A module's segment; or one block of a sum where ``options["block"]`` names one, of the module's attention where
-    the op names a module."""
+    """Run a layer's segment; with ``options["block"]``, add one block to a sum or to the attention of a module."""
     if "block" not in op.options:
         return segment(op, template, context)
     return add_block(op, template, context) if op.segment is None else attend(op, template, context)
 
 
 def add_block(op: Op, template: Template, context: RankContext) -> Handler:
-    """Add to the sums that the op writes what the block of rank ``options["block"]`` gives them.
+    """Add the block of rank ``options["block"]`` to the sums that the op writes.
 
-    The op reads that rank's rows: first its own (used on that rank itself), then, with several ranks, those that
-    arrived; and the sums so far, where there are any. ``options["scaling"]`` names the sum, ``options["transposed"]`` =
-    1 takes the edges the other way round, ``options["finish"]`` = 1 ends the sums. ``options["oldest_epochs"]`` with
-    the versions of all blocks (read from the buffer ``options["versions"]``): how old a block in use may be.
+    The op reads that rank's rows: first the buffer used on that rank itself, then, with several ranks, the buffer of
+    arrived rows; and the previous sums, if there are any. ``options["scaling"]`` names the sum,
+    ``options["transposed"]`` = 1 reverses the edges, ``options["finish"]`` = 1 completes the sums.
+    ``options["oldest_epochs"]`` limits the age of a block; the op then reads the versions of all blocks from the buffer
+    ``options["versions"]``.
     """
     blocks, root = context.blocks, int(op.options["block"])
     if blocks is None:

@@ -1,4 +1,4 @@
-"""Ops of a whole group, counted as ``collective_bytes``: all-reduce, broadcast, all-gather, barrier."""
+"""Collective ops, counted as ``collective_bytes``: all-reduce, broadcast, all-gather, barrier."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,8 +17,8 @@ def _sent(op: Op, nbytes: int) -> Sent:
 
 
 def allreduce(op: Op, template: Template, context: RankContext) -> Handler:
-    """Sum all that the op reads over the group, in place, as one message. Buffers that do not lie side by side in
-    memory, as the flat gradients do, are joined first."""
+    """Sum all buffers that the op reads over the group, in place, as one message. Buffers that are not adjacent in
+    memory (the flat gradients are) are copied into one tensor first."""
     group = context.group(op)
     getters = [context.store.getter(access) for access in op.reads]
 
@@ -40,7 +40,7 @@ def allreduce(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def side_by_side(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """One flat view of tensors that follow each other in one storage; None where they do not."""
+    """Return a flat view of tensors that follow each other in one storage, or None if they do not."""
     first, place = values[0], values[0].storage_offset()
     for value in values:
         same = value.untyped_storage().data_ptr() == first.untyped_storage().data_ptr() and value.dtype == first.dtype
@@ -53,12 +53,13 @@ def side_by_side(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
 def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
     """Send rows of the op's ``root`` to every member of the group. The root reads them; all members write them.
 
-    Their number is ``transfer.rows`` of the root, which every rank knows from the program. The root keeps nothing where
-    the written buffer has no rows on it. A second written buffer holds versions (int64 [P, 1], in place): the root's
-    becomes one more than the epoch. A third holds, on the root, a copy of what it sent last.
+    The number of rows is the root's entry of ``transfer.rows``, which every rank reads from the program. The root keeps
+    no copy if the written buffer has no rows there. A second written buffer holds versions (int64 [P, 1], changed in
+    place): the root's entry becomes the epoch plus one. A third holds, on the root, a copy of the rows that it sent
+    last.
 
-    Rows of a guarded op may be used in later turns. Their memory is allocated before the first turn, so that every
-    epoch takes as much memory, whenever a block first arrives and however long it is used.
+    Later turns may use the rows of a guarded op. Their memory is allocated before the first turn, so that peak memory
+    does not depend on when a block first arrives and how long it is used.
     """
     group = context.group(op)
     assert op.root is not None
@@ -97,7 +98,8 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _keeper(op: Op, context: RankContext) -> Callable[[Now, torch.Tensor], None]:
-    """Keep what this rank sent in the third buffer that the op writes: a copy, unless the rows never change."""
+    """Return a function that copies the rows that this rank sent to the third buffer that the op writes. Rows that
+    never change are not copied."""
     name, put = op.writes[2].buffer, context.store.setter(op.writes[2])
     if name in same_as_constants(context.program):
         return put
@@ -106,9 +108,9 @@ def _keeper(op: Op, context: RankContext) -> Callable[[Now, torch.Tensor], None]
 
 
 def age_check(op: Op, context: RankContext, rows: Sequence[int]) -> Handler:
-    """Check with :func:`simgnn.emit.guarded_blocks.check_ages` that no block that an op sums is older than its
-    ``options["oldest_epochs"]``, if it has any. ``rows`` [P]: of each rank's block; ``options["versions"]``: the buffer
-    of versions that broadcasts write."""
+    """Return a handler that checks with :func:`simgnn.emit.guarded_blocks.check_ages` that no block that an op sums is
+    older than ``options["oldest_epochs"]``, if the op has this option. ``rows`` [P]: rows of each rank's block.
+    ``options["versions"]``: the buffer of versions that broadcasts write."""
     if "oldest_epochs" not in op.options:
         return lambda now: None
     name, oldest = str(op.options["versions"]), int(op.options["oldest_epochs"])
@@ -118,7 +120,7 @@ def age_check(op: Op, context: RankContext, rows: Sequence[int]) -> Handler:
 
 
 def allgather(op: Op, template: Template, context: RankContext) -> Handler:
-    """Gather the rows of every member on every member, in the order of ranks; the number of rows may differ."""
+    """Gather the rows of every member on every member, in rank order. The number of rows may differ between members."""
     group = context.group(op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place, transfer, sizes = context.store.place(op.writes[0].buffer), op.transfer, context.program.sizes

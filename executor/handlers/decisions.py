@@ -1,7 +1,7 @@
-"""Ops that a policy carries out: its action turns what the op reads into what it writes.
+"""Ops that run a policy's action: the action computes the buffers that the op writes from those that it reads.
 
-State is a buffer that the op reads and writes; an action may change it in place and returns it. Before the first write
-it reads as zeros. They are allocated before the run, so that the first epoch takes as much memory as all others.
+State is a buffer that the op reads and writes; an action may change it in place and returns it. Before its first write,
+state reads as zeros. It is allocated before the run, so that the first epoch takes as much memory as later epochs.
 """
 
 import sys
@@ -25,21 +25,21 @@ BEFORE = Now(0, 0, 0)
 
 
 def act(op: Op, template: Template, context: RankContext) -> Handler:
-    """Call ``action.run(context, *read) -> written`` of the policy of the op's slot, and record what it decides. Rows
-    that a guarded op writes persist when it is skipped; their memory is reserved before they first arrive, as in
+    """Call ``action.run(context, *read) -> written`` of the policy of the op's slot, and record the decisions. Rows
+    that a guarded op writes persist when the op is skipped; their memory is reserved before they first arrive, as in
     :func:`executor.handlers.collectives.broadcast`."""
     action, where, store = context.action(op), policy_context(context, op, template), context.store
     zeros, setters = action.starts_from_zeros, context.writes(op)
     getters = [_state_or_rows(access, context) if zeros else store.getter(access) for access in op.reads]
     buffers = context.program.buffers
-    kept = [access.buffer for access in op.writes if op.guard is not None and buffers[access.buffer].persistent]
-    for name in kept:
+    persistent = [access.buffer for access in op.writes if op.guard is not None and buffers[access.buffer].persistent]
+    for name in persistent:
         store.reserve(name)
     # tests prove that shipped policies agree; if a user's do not, ranks would wait for each other forever
     checked = context.control if is_external(action.owner) else None
 
     def run(now: Now) -> None:
-        for name in kept:
+        for name in persistent:
             store.release(name)
         here, read = where(now), [get(now) for get in getters]
         try:
@@ -58,7 +58,7 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def check_agreement(control: GroupHandle, action: Action[Any], guards: Mapping[str, int]) -> None:
-    """Raise :class:`BackendError` on all ranks where guards of a user's own policy differ between ranks."""
+    """Raise :class:`BackendError` on all ranks if a user's own policy set different guards on different ranks."""
     if not guards or control.process_group is None:
         return
     mine = torch.tensor([guards[name] for name in sorted(guards)], dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Ops between pairs of ranks, counted as ``bytes_sent``: uneven all-to-all, point-to-point rows, request and reply."""
+"""Point-to-point ops, counted as ``bytes_sent``: uneven all-to-all, rows read from owners, request and reply."""
 
 from collections.abc import Callable
 
@@ -16,19 +16,20 @@ from simgnn.program.program import Template
 from simgnn.program.sizes import Decision
 
 Counts = Callable[[Now, torch.Tensor], tuple[list[int], list[int], int] | None]
-"""For a turn and the rows to send: rows to and from each member, and the bytes of agreeing on them. None: no rank sends
-anything, and the exchange is skipped."""
+"""Function of a turn and the rows to send. It returns the rows to and from each member, and the bytes spent on agreeing
+on them; None if no rank sends anything, so that the exchange is skipped."""
 Record = Callable[[Now, list[int], list[int]], None]
-"""Records rows to and from each member in a turn."""
+"""Function that records the rows sent to and received from each member in a turn."""
 
 
 def exchange(op: Op, template: Template, context: RankContext) -> Handler:
-    """Uneven all-to-all of a packed buffer (peers ascending); what arrives is written, peers ascending.
+    """Exchange rows with an uneven all-to-all of a packed buffer; sent and received rows are in ascending order of
+    peers.
 
-    Rows of each pair come from the route, which may give others for each turn. With ``transfer.decision`` the sender
-    has decided them: the op reads the counts (int64 [P]) second, and sends them ahead as control bytes. With
-    ``transfer.announced`` it reads its own masks and those that arrived, or counts of the pairs that may have rows:
-    they were sent ahead. A turn in which no rank sends along the route is skipped.
+    The route gives the rows of each pair, which may differ by turn. With ``transfer.decision`` the sender has decided
+    the counts: the op reads them (int64 [P]) second, and sends them ahead as control bytes. With ``transfer.announced``
+    the op reads its own masks and those that arrived, or counts of the pairs that may have rows; these were sent
+    earlier. A turn in which no rank sends along the route is skipped.
     """
     group, op_id, transfer = context.group(op), context.program.op_ids[template.name, op.name], op.transfer
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
@@ -53,11 +54,11 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
 
     def run(now: Now) -> Sent | None:
         packed = read(now)
-        told = counts(now, packed)
-        if told is None:
+        counted = counts(now, packed)
+        if counted is None:
             put(now, packed.new_empty((0, *packed.shape[1:]), device=place))
             return None
-        send, receive, header = told
+        send, receive, header = counted
         received = all_to_all(packed, send, receive, group, room)
         put(now, received if received.device == place else received.to(place))
         if record is not None:
@@ -77,7 +78,7 @@ def _counts_of_route(op: Op, context: RankContext, group: GroupHandle) -> Counts
 
 
 def _counts_of_turn(op: Op, context: RankContext, group: GroupHandle) -> Counts:
-    """The program gives them for each turn, so that ranks need not tell each other."""
+    """Return a function that reads the counts of a turn from the program, without agreeing on them."""
     assert op.route is not None
     route, ranks, rank = context.program.sizes.routes[op.route], context.program.ranks, context.rank
     members = list(group.members)
@@ -98,8 +99,8 @@ def _counts_of_turn(op: Op, context: RankContext, group: GroupHandle) -> Counts:
 
 
 def _record_decision(op: Op, name: str, context: RankContext, group: GroupHandle) -> Record:
-    """Record the rows sent to each peer, and those that arrived where the rows of the written buffer are a decision,
-    too."""
+    """Return a function that records the rows sent to each peer, and the rows received if the number of rows in the
+    written buffer is a decision."""
     size = context.program.buffers[op.writes[0].buffer].rows
     arrivals = size.name if isinstance(size, Decision) and size.name != name else None
 
@@ -125,15 +126,15 @@ def _counts_sent_ahead(op: Op, context: RankContext, group: GroupHandle) -> Coun
 
 
 def _counts_announced(op: Op, context: RankContext) -> Counts:
-    """Both ends know the masks, or the numbers of rows (int64) of the pairs that have any, so no counts travel."""
+    """Return counts that no rank sends: both ends know the masks, or the numbers of rows (int64) of each pair."""
     leaving, arriving = (context.store.getter(access) for access in op.reads[1:3])
     route, members = context.route(op), context.group(op).members
     listed = context.program.buffers[op.reads[1].buffer].dtype == "int64"
 
-    def of(most: tuple[int, ...], told: torch.Tensor) -> list[int]:
+    def of(most: tuple[int, ...], announced: torch.Tensor) -> list[int]:
         if listed:
-            return _listed_rows(most, told)
-        return derive(context.memo, WireMask, most, like=told).chosen_of_peers(told)
+            return _listed_rows(most, announced)
+        return derive(context.memo, WireMask, most, like=announced).chosen_of_peers(announced)
 
     def counts(now: Now, packed: torch.Tensor) -> tuple[list[int], list[int], int]:
         send, receive = of(route.send, leaving(now)), of(route.receive, arriving(now))
@@ -143,15 +144,15 @@ def _counts_announced(op: Op, context: RankContext) -> Counts:
 
 
 def _listed_rows(most: tuple[int, ...], counts: torch.Tensor) -> list[int]:
-    """Rows of each rank, from a number for every rank that may have some."""
-    told = iter(counts.flatten().tolist())
-    return [next(told) if rows else 0 for rows in most]
+    """Return the number of rows for each rank, from ``counts`` that list only ranks that may have rows."""
+    numbers = iter(counts.flatten().tolist())
+    return [next(numbers) if rows else 0 for rows in most]
 
 
 def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
-    """Read rows that a route names from their owners, point to point: each pair with rows is one message. The op reads
-    the owner's rows and writes the rows that it wanted, owners ascending. On a machine with peer access the backend
-    moves them directly between devices; every rank that owns rows of the route takes part."""
+    """Read the rows that a route names from their owners, point to point, with one message per pair that has rows. The
+    op reads the owner's rows and writes the rows that this rank needs, owners ascending. With peer access the backend
+    copies rows directly between devices; every rank that owns rows of the route takes part."""
     group, op_id, route = context.group(op), context.program.op_ids[template.name, op.name], context.route(op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place = context.store.place(op.writes[0].buffer)
@@ -178,20 +179,19 @@ def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def fetch(op: Op, template: Template, context: RankContext, remote: bool = False) -> Handler:
-    """Fetch rows of remote vertices. Reads (ids int64 [k], stored rows [n, F]); writes rows [k, F] in the order of ids;
-    or, ``remote``, only the rows that other hosts hold, in the order in which the op's action locates them, rank after
-    rank.
+    """Fetch rows of remote vertices. Reads (ids int64 [k], stored rows [n, F]); writes rows [k, F] in the order of ids.
+    With ``remote``, only rows of other hosts are fetched, in the order that the op's action returns, by rank.
 
     The op's action locates ids: ``run(context, ids) -> (rank int64 [k], position int64 [k])``. One round sends counts
-    (8 bytes a pair, control), positions (int64, payload) and rows (payload). A second written buffer takes what other
-    ranks asked for: positions, and their number by rank (int64). Rounds have at most ``options["round_rows"]`` ids
-    (default: one round for all); ranks agree on the number of rounds first, and a round may be empty.
+    (8 bytes per pair, control), positions (int64, payload) and rows (payload). A second written buffer receives the
+    requests of other ranks: positions, and their number by rank (int64). Rounds have at most ``options["round_rows"]``
+    ids (default: one round for all). Ranks agree on the number of rounds first, and a round may be empty.
 
     Raises :class:`BackendError` for a second buffer together with ``round_rows``.
     """
     in_order = remote and "round_rows" not in op.options  # rows are written as they arrive
     if len(op.writes) > 1 and "round_rows" in op.options:
-        raise BackendError(f"op '{op.name}' keeps what it is asked for in one round; it has options['round_rows'], too")
+        raise BackendError(f"op '{op.name}' stores requests, which needs one round: leave out options['round_rows']")
     group, op_id, action = context.group(op), context.program.op_ids[template.name, op.name], context.action(op)
     read_ids, read_rows = (context.store.getter(access) for access in op.reads[:2])
     put, place = context.store.setter(op.writes[0]), context.store.place(op.writes[0].buffer)
@@ -206,8 +206,8 @@ def fetch(op: Op, template: Template, context: RankContext, remote: bool = False
         size = limit or max(1, wanted)
         rounds, control = 1, 0
         if limit:  # as many as the rank with the most ids needs
-            told, control = counts_of(torch.full((len(group.members),), -(-wanted // size)), group)
-            rounds = max(told)
+            members_rounds, control = counts_of(torch.full((len(group.members),), -(-wanted // size)), group)
+            rounds = max(members_rounds)
         sent = messages = 0
         for number in range(rounds):
             part = slice(min(number * size, wanted), min((number + 1) * size, wanted))

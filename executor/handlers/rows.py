@@ -12,11 +12,11 @@ from simgnn.program.ops import Op
 from simgnn.program.program import Template
 
 Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Sequence[int]], object]
-"""Called with the rows to change, which of them [k], the rows [k, F] that arrived, and how many came from each rank."""
+"""Function that adds rows: (rows to change, their indices [k], the rows [k, F] that arrived, rows from each rank)."""
 
 
 def copy(op: Op, template: Template, context: RankContext) -> Handler:
-    """Gather the rows of the op's route into a send buffer, peers ascending; without a route, copy what is read."""
+    """Gather the rows of the op's route into a send buffer, peers ascending; without a route, copy the whole buffer."""
     read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     if op.route is None:
         return lambda now: put_whole(now, read(now).clone())
@@ -26,7 +26,7 @@ def copy(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def put(op: Op, template: Template, context: RankContext) -> Handler:
-    """Replace the rows that the route names by those that arrived, in place."""
+    """Replace the rows that the route names by the rows that arrived, in place."""
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
     rows = context.route(op).arriving
     assert rows is not None, "the route names local rows"
@@ -38,10 +38,10 @@ def put(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def add(op: Op, template: Template, context: RankContext, combine: Combine = add_rows) -> Handler:
-    """Add what the op reads first to what it writes, in place; with the form ``FIRST_ROWS``, to its first rows. With a
-    route, the rows that arrived (peers ascending) are added to the local rows that the route names. A row named several
-    times takes all its parts in the order of the peers, so that sums are repeatable. ``combine``:
-    :func:`~executor.kernels.rows.max_rows` keeps the greater of each element in place of the sum."""
+    """Add the first buffer that the op reads to the one that it writes, in place (with the form ``FIRST_ROWS``, to its
+    first rows). With a route, the rows that arrived (peers ascending) are added to the local rows that the route names.
+    A row named several times receives its parts in the order of the peers, so that sums are repeatable. ``combine``:
+    :func:`~executor.kernels.rows.max_rows` takes the maximum of each element instead of the sum."""
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
     first = op.form is Form.FIRST_ROWS
 
@@ -61,8 +61,8 @@ def add(op: Op, template: Template, context: RankContext, combine: Combine = add
 
 
 def to_device(op: Op, template: Template, context: RankContext) -> Handler:
-    """Copy host rows to the device, without blocking the host where they are pinned. Several buffers are moved one by
-    one, and are not copied where the device is the host."""
+    """Copy host rows to the device; the copy of pinned rows does not block the host. Several buffers are copied one by
+    one. If the device is the host, nothing is copied."""
     getters = [context.store.getter(access) for access in op.reads]
     setters = [context.store.setter(access) for access in op.writes]
     device = context.device
@@ -75,7 +75,7 @@ def to_device(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def to_host(op: Op, template: Template, context: RankContext) -> Handler:
-    """Copy device rows to the host; they have arrived when the op ends."""
+    """Copy device rows to the host, and wait until they have arrived."""
     return _copy_to(op, context, torch.device("cpu"))
 
 
@@ -93,7 +93,7 @@ def _copy_to(op: Op, context: RankContext, device: torch.device) -> Handler:
 
 
 def sparse(op: Op, template: Template, context: RankContext) -> Handler:
-    """Pack the rows of a sparse matrix that the route names, a block of bytes a peer; or unpack blocks that arrived."""
+    """Pack the rows of a sparse matrix that the route names, one block of bytes per peer; or unpack received blocks."""
     read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     assert context.task is not None
     features = context.task.features
@@ -112,8 +112,8 @@ def sparse(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def pack_rows(matrix: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-    """Bytes (uint8) of rows of a CSR matrix, ``counts[p]`` of them for peer p, peers ascending. Each peer's block holds
-    row lengths (int32), column ids (int32) and values."""
+    """Pack rows of a CSR matrix as bytes (uint8), ``counts[p]`` rows for peer p, peers ascending. Each peer's block
+    holds row lengths (int32), column ids (int32) and values."""
     pointers, columns, values = matrix.crow_indices(), matrix.col_indices(), matrix.values()
     blocks = []
     for part in torch.split(rows, list(counts)):
@@ -128,7 +128,7 @@ def pack_rows(matrix: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -
 
 
 def unpack_rows(packed: torch.Tensor, counts: Sequence[int], width: int, dtype: torch.dtype) -> torch.Tensor:
-    """The CSR matrix [sum(counts), width] from the blocks that the peers packed with :func:`pack_rows`."""
+    """Unpack the blocks that peers packed with :func:`pack_rows` into a CSR matrix [sum(counts), width]."""
     lengths, columns, values, begin = [], [], [], 0
 
     def following(count: int, kind: torch.dtype) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Segments of layers: a forward op keeps how it is reversed, the op that reverses it feeds the incoming gradient in."""
+"""Segments of layers: a forward op stores how to reverse it, and its backward op computes gradients with that."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from simgnn.program.program import Template
 
 
 def segment(op: Op, template: Template, context: RankContext) -> Handler:
-    """Run a module's segment on what the op reads, forward, or backward where the op reverses another.
+    """Run a module's segment on the rows that the op reads; or reverse the segment of another op.
 
-    Built-in layers run on a tape, a user's own under autograd; neither reaches beyond its op. Without an op that
-    reverses this one in the same template (an evaluation), nothing is kept.
+    Built-in layers run on a tape and a user's layer under autograd, each op separately. If no op of the template
+    reverses this one (as in an evaluation), nothing is stored.
     """
     if op.reverses is not None:
         return _backward(op, template, context)
@@ -61,7 +61,8 @@ Outputs = tuple[torch.Tensor, ...]
 def run_on_tape(
     function: Callable[..., Any], inputs: list[torch.Tensor], wanted: list[bool]
 ) -> tuple[Outputs, Reversible]:
-    """What a built-in layer's segment gives for ``inputs``, and how to reverse it towards those that are ``wanted``."""
+    """Run a built-in layer's segment on ``inputs``; return its outputs, and how to compute gradients of ``wanted``
+    inputs."""
     tape = Tape([rows for rows, want in zip(inputs, wanted, strict=True) if want])
     outputs = _listed(function(*inputs, call=tape))
     tape.end(outputs)
@@ -82,7 +83,7 @@ COPY_FIRST = "use operations that make new rows (torch.relu(x), x * 2), or x = x
 
 
 def _guarded(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
-    """A user's segment that may not change what it reads: those rows belong to the program, and are read again."""
+    """Wrap a user's segment so that it raises an error if it changes its input rows, which other ops read again."""
 
     def run(*rows: torch.Tensor) -> Any:
         before = [one._version for one in rows]
@@ -105,13 +106,13 @@ def _guarded(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """A segment's autograd graph: leaves detached from what came before, outputs that nothing after belongs to."""
+    """The autograd graph of one segment: its inputs are detached leaves, so that gradients end there."""
 
     leaves: list[torch.Tensor]
     outputs: Outputs
 
     def backward(self, gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """See :class:`executor.state.context.Reversible`."""
+        """Return gradients of the inputs, as :class:`executor.state.context.Reversible` describes."""
         pairs = [
             (output, gradient)
             for output, gradient in zip(self.outputs, gradients, strict=True)
@@ -123,10 +124,8 @@ class _Graph:
 
 
 def _backward(op: Op, template: Template, context: RankContext) -> Handler:
-    """Feed the gradients that the op reads into what the forward op kept; those of its inputs are what it writes.
-
-    Parameters' gradients add up in their ``.grad``.
-    """
+    """Reverse a forward op: from the gradients that the op reads, compute those of the forward op's inputs, and write
+    them. Gradients of parameters are added to their ``.grad``."""
     position = template.index.get(op.reverses or "")
     if position is None:
         raise BackendError(f"op '{op.name}' reverses '{op.reverses}', which the template '{template.name}' lacks")
@@ -148,8 +147,7 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _shape_check(op: Op, context: RankContext, own: bool) -> Callable[[Sequence[torch.Tensor], Now], None]:
-    """Refuse rows of another width, and of a user's ``own`` layer of another number, than the program planned, priced
-    and sends."""
+    """Check that a segment's rows have the planned width and, in a user's ``own`` layer, the planned number of rows."""
     planned = [context.program.buffers[access.buffer] for access in context.handed_over(op.writes)]
 
     def check(outputs: Sequence[torch.Tensor], now: Now) -> None:

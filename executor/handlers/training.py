@@ -11,13 +11,13 @@ from simgnn.sampling.draw.seeds import dropout_seed, layer_key
 
 
 def loss(op: Op, template: Template, context: RankContext, by_rank: bool = False) -> Handler:
-    """The loss of the last layer's rows, which the op reads first.
+    """Compute the loss of the last layer's rows, which the op reads first.
 
-    In training it writes their gradient, then the metrics; in an evaluation (one buffer written) the counts of train,
-    validation and test rows. For a mini-batch (three buffers written) it reads second which of the rank's training
-    vertices the rows belong to (int64 [b]), and sets the third buffer to the divisor of summed gradients: the number of
-    rows; or, ``by_rank``, the gradient is that of the mean over this rank's rows, and the divisor counts ranks that
-    have rows.
+    In training the op writes the gradient of these rows, then the metrics. In an evaluation (one buffer written) it
+    writes the counts of train, validation and test rows. For a mini-batch (three buffers written) it reads second the
+    positions of the rows among the rank's training vertices (int64 [b]). It writes the divisor of summed gradients to
+    the third buffer: the number of rows. With ``by_rank`` the gradient is that of this rank's mean, and the divisor
+    counts the ranks that have rows.
     """
     assert context.task is not None, "a program with a loss has labels"
     task, read = context.task, context.store.getter(op.reads[0])
@@ -49,17 +49,18 @@ def loss(op: Op, template: Template, context: RankContext, by_rank: bool = False
 
 
 def optimize(op: Op, template: Template, context: RankContext) -> Handler:
-    """One step of the optimizer on the summed gradients, which are then cleared."""
+    """Take one optimizer step with the summed gradients, and set these to zero."""
     assert context.optimizer is not None
     optimizer = context.optimizer
     return lambda now: optimizer.step()
 
 
 def dropout(op: Op, template: Template, context: RankContext, batched: bool = False) -> Handler:
-    """Drop elements of the rows that the op reads first, and write them; backward does the same to their gradient.
-    Second the op reads the vertices of these rows, and perhaps more behind them. They and the layer decide which
-    elements are dropped (:mod:`executor.kernels.dropout`), so that copies of a vertex on several ranks stay equal;
-    ``batched``, also the rank's mini-batch does. ``options["dropped"]``: how many 65,536ths of the elements."""
+    """Drop random elements of the rows that the op reads first, and write the result; backward drops the same elements
+    of the gradient. The second buffer that the op reads holds the vertices of these rows, and perhaps more. The mask is
+    a function of vertices and layer (:mod:`executor.kernels.dropout`), and with ``batched`` of the mini-batch, so that
+    copies of a vertex on several ranks stay equal. ``options["dropped"]``: the share of dropped elements times
+    65,536."""
     read, vertices = (context.store.getter(access) for access in op.reads)
     put = context.store.setter(op.writes[0])
     dropped = int(op.options["dropped"])

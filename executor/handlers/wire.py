@@ -1,4 +1,4 @@
-"""What handlers hand to ``torch.distributed``, how they count it, and one round of request and reply."""
+"""Functions that send tensors with ``torch.distributed`` and count them, and one round of request and reply."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ def all_to_all(
     group: GroupHandle,
     room: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Exchange rows with every member of the group; what arrives, on the group's device: in the first rows of ``room``,
-    where there is any."""
+    """Exchange rows with every member of the group; return what arrived, on its device, in the first rows of
+    ``room``."""
     wire = packed if packed.device == group.device else packed.to(group.device)
     if room is None or room.device != wire.device:
         room = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
@@ -39,9 +39,9 @@ def all_to_all(
 def _pairwise(
     out: torch.Tensor, wire: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: GroupHandle
 ) -> None:
-    """One message a pair, every receive posted before any send. Gloo's own all-to-all posts a pair's send first: on a
-    slow link both ends then write before either reads, and the two directions take turns where a full-duplex link
-    carries both at once."""
+    """Send one message per pair, and post every receive before any send. Gloo's own all-to-all posts the send of a pair
+    first. On a slow link both ends then write before either reads, so that the two directions of a full-duplex link
+    take turns."""
     mine = group.members.index(dist.get_rank())
     arriving, leaving = torch.split(out, list(receive)), torch.split(wire, list(send))
     works = [
@@ -61,7 +61,7 @@ def _pairwise(
 
 
 def counts_of(send: torch.Tensor, group: GroupHandle) -> tuple[list[int], int]:
-    """Exchange counts: ``send`` int64 [members] holds one for each member; returns those received, and the bytes."""
+    """Exchange counts: ``send`` int64 [members] has one for each member. Return the received counts, and the bytes."""
     wire = send.to(group.device)
     out = torch.empty_like(wire)
     if group.process_group is None:
@@ -74,7 +74,7 @@ def counts_of(send: torch.Tensor, group: GroupHandle) -> tuple[list[int], int]:
 def count_pairs(
     context: RankContext, now: Now, op_id: int, group: GroupHandle, send: Sequence[int], size: int
 ) -> tuple[int, int]:
-    """Count rows of ``size`` bytes sent to each member in a turn; (bytes, messages) that left this rank."""
+    """Count rows of ``size`` bytes sent to each member in a turn. Return the (bytes, messages) that left this rank."""
     total = messages = 0
     for member, rows in zip(group.members, send, strict=True):
         if rows and member != context.rank:
@@ -88,10 +88,10 @@ def count_pairs(
 
 @dataclass(frozen=True)
 class Reply:
-    """What one round of request and reply received, and the sizes of what was sent. ``rows`` [k, F] on the group's
-    device: row i answers request ``places[i]`` (int64 [k]). ``positions`` int64: what other members asked of this rank,
-    member after member. ``asked``, ``served``: positions asked of each member, and rows sent to it. ``control_bytes``:
-    of the counts sent ahead."""
+    """The result of one round of request and reply. ``rows`` [k, F] on the group's device: row i answers request
+    ``places[i]`` (int64 [k]). ``positions`` int64: requests of other members, member after member. ``asked``,
+    ``served``: positions requested from each member, and rows sent to each. ``control_bytes``: bytes of the counts sent
+    ahead."""
 
     positions: torch.Tensor
     rows: torch.Tensor
@@ -102,8 +102,8 @@ class Reply:
 
 
 def request_rows(stored: torch.Tensor, owner: torch.Tensor, position: torch.Tensor, group: GroupHandle) -> Reply:
-    """Rows ``position`` int64 [k] of what the ranks ``owner`` int64 [k] hold; this rank holds ``stored`` [n, F]. Every
-    member of the group calls it, with requests or without. Counts (8 bytes a pair), positions and rows travel."""
+    """Request rows ``position`` int64 [k] from the ranks ``owner`` int64 [k]; this rank holds ``stored`` [n, F]. Every
+    member of the group calls it, with or without requests. Counts (8 bytes per pair), positions and rows travel."""
     places = torch.argsort(owner, stable=True)
     wanted = position[places]
     ask = member_counts(owner, group)
@@ -116,6 +116,6 @@ def request_rows(stored: torch.Tensor, owner: torch.Tensor, position: torch.Tens
 
 
 def member_counts(ranks: torch.Tensor, group: GroupHandle) -> torch.Tensor:
-    """How often each member of the group occurs among ``ranks`` int64 [k]: int64 [members]."""
+    """Count how often each member of the group occurs in ``ranks`` int64 [k]: int64 [members]."""
     members = torch.tensor(group.members)
     return torch.bincount(torch.searchsorted(members, ranks.cpu()), minlength=len(members))

@@ -1,1 +1,1 @@
-"""What ops of mini-batch programs call on a rank: batches, where their input rows come from, labels of their seeds."""
+"""Functions that ops of mini-batch programs call on a rank: batches, sources of their input rows, labels of seeds."""

@@ -1,7 +1,7 @@
-"""Batches of a rank as the ops that draw them call for them: sampled when they are needed, read from presampled files,
-or drawn together with other hosts.
+"""Batches of a rank, for the ops that draw them: sampled on demand, read from presampled files, or drawn with other
+hosts.
 
-All give the same batches bit by bit, since a batch is a pure function of the experiment's seed.
+All three give the same batches bit by bit, since a batch is a pure function of the experiment's seed.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ Parts = tuple[torch.Tensor, ...]
 
 
 class SampledBatches:
-    """Samples a batch when it is asked for. ``lanes``: threads that may ask at once."""
+    """Samples a batch on request. ``lanes``: number of threads that may request at the same time."""
 
     def __init__(self, plan: SamplingPlan, worker: int, lanes: int = 1) -> None:
         self._plan, self._worker = plan, worker
@@ -53,9 +53,9 @@ class SampledBatches:
 
 
 class PresampledBatches:
-    """Reads batches of all ``epochs`` from ``folder``; all are checked here, before training begins. ``source``: digest
-    of the graph and partition that they were made with. Raises :class:`ConfigError` for missing batches or those of
-    other settings, :class:`~simgnn.partition.folder.CorruptArtifactError` for damaged ones."""
+    """Reads batches of all ``epochs`` from ``folder``; all are checked before training begins. ``source``: digest of
+    the graph and partition that they were made with. Raises :class:`ConfigError` for missing batches or other settings,
+    and :class:`~simgnn.partition.folder.CorruptArtifactError` for damaged files."""
 
     def __init__(self, folder: Path, plan: SamplingPlan, source: str, worker: int, epochs: int) -> None:
         self._parts: list[Part] = []
@@ -72,14 +72,14 @@ class PresampledBatches:
 
 
 BatchSource = SampledBatches | PresampledBatches
-"""Where the batches of one worker come from. Any thread may ask for any batch."""
+"""Source of the batches of one worker. Any thread may request any batch."""
 
 
 class DrawnBatches:
-    """Carries out the op that draws: batch ``step`` of the turn as tensors on the host. ``seeds`` int64 [n], ascending:
-    the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows of each batch after each hop, by
-    the program. A worker without a batch in a step draws an empty one: every rank takes part in every step
-    (docs/systems/mini-batches.md)."""
+    """Runs the op that draws a batch: batch ``step`` of the turn as tensors on the host. ``seeds`` int64 [n],
+    ascending: the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows of each batch after
+    each hop, from the program. A worker without a batch in a step draws an empty one, since every rank takes part in
+    every step (docs/systems/mini-batches.md)."""
 
     def __init__(self, source: BatchSource, seeds: NDArray[np.int64], planned: NDArray[np.int64]) -> None:
         self._source, self._seeds, self._planned = source, seeds, planned
@@ -88,8 +88,9 @@ class DrawnBatches:
         return carried_out(DrawBatch, self.draw)
 
     def draw(self, context: PolicyContext) -> tuple[Value, ...]:
-        """(vertices int64 [m], places int64 [b] of the seeds among the worker's training vertices, and for each hop the
-        block: indptr int32 [n + 1], sources int32 [edges]). Raises :class:`BackendError` for a batch of other sizes."""
+        """Draw a batch: (vertices int64 [m], positions int64 [b] of the seeds among the worker's training vertices, and
+        for each hop the block: indptr int32 [n + 1], sources int32 [edges]). Raises :class:`BackendError` for a batch
+        of other sizes than planned."""
         planned = self._planned[:, context.epoch, context.step]
         if not planned[0]:
             none = torch.empty(0, dtype=torch.int64)
@@ -100,7 +101,7 @@ class DrawnBatches:
 def batch_values(
     batch: Batch, seeds: NDArray[np.int64], planned: NDArray[np.int64], context: PolicyContext
 ) -> tuple[Value, ...]:
-    """What an op that draws a batch writes: see :meth:`DrawnBatches.draw`. ``planned`` int64 [hops + 1]."""
+    """Convert a batch to the values that an op writes (:meth:`DrawnBatches.draw`). ``planned`` int64 [hops + 1]."""
     if not np.array_equal(batch.sizes, planned):
         raise BackendError(
             f"batch {context.step + 1} of epoch {context.epoch + 1} has {batch.sizes.tolist()} rows after its hops, "
@@ -112,15 +113,14 @@ def batch_values(
 
 
 def _tensor(values: NDArray[Any], dtype: type) -> torch.Tensor:
-    """A copy as a tensor: arrays from disk are mapped read-only."""
+    """Copy into a tensor, since arrays from disk are mapped read-only."""
     return torch.from_numpy(np.array(values, dtype=dtype))
 
 
 class PartedBatches:
-    """Carries out the ops that draw batches of ``rank`` over the hosts of a run, each of which holds a part of the
-    structure: ``structure`` is that of the rank's host, and the graph of ``plan`` is not read. ``planned``: as in
-    :class:`DrawnBatches`. One chain of ops calls the functions in its order, batch after batch; only :meth:`remote` may
-    be called by another thread."""
+    """Runs the ops that draw batches of ``rank`` when each host holds only a part of the graph. ``structure``: the part
+    of the rank's host; the graph of ``plan`` is not read. ``planned``: as in :class:`DrawnBatches`. One chain of ops
+    calls the methods in order, batch after batch; only another thread's :meth:`remote` may run beside it."""
 
     def __init__(
         self, structure: HostStructure, serving: Serving, rank: int, plan: SamplingPlan, planned: NDArray[np.int64]
@@ -140,7 +140,7 @@ class PartedBatches:
         }
 
     def ask(self, context: PolicyContext, *frontier: torch.Tensor) -> tuple[Parts]:
-        """Which host draws which vertices of the frontier; that of the first hop, where none is read, is the seeds."""
+        """Group the vertices of the frontier (in the first hop, the seeds) by the host that draws their neighbours."""
         if not frontier:
             turn = self._turn
             if turn is None or turn.epoch != context.epoch:
@@ -151,17 +151,17 @@ class PartedBatches:
         return (tuple(torch.from_numpy(array) for array in arrays),)
 
     def remote(self, context: PolicyContext, asked: Parts) -> tuple[torch.Tensor, torch.Tensor]:
-        """(rank, lid there) int64 [k] of the vertices that other hosts hold, rank after rank."""
+        """Return (rank, lid on that rank) int64 [k] of the vertices that other hosts hold, rank after rank."""
         found = _asked(asked)
         return torch.from_numpy(np.repeat(np.arange(len(found.counts)), found.counts)), torch.from_numpy(found.wanted)
 
     def here(self, context: PolicyContext, asked: Parts) -> tuple[Parts]:
-        """(bounds int64 [n + 1], lids) of the neighbours of the vertices that this host holds."""
+        """Return (bounds int64 [n + 1], lids) of the neighbours of the vertices that this host holds."""
         drawn = self._requester.draw(_asked(asked))
         return ((torch.from_numpy(drawn.bounds), torch.from_numpy(drawn.found)),)
 
     def serve(self, context: PolicyContext, wanted: Parts) -> tuple[torch.Tensor]:
-        """Gids of the neighbours of the vertices that other ranks ask for, int64, rank after rank."""
+        """Return gids (int64) of the neighbours of the vertices that other ranks request, rank after rank."""
         lids, counts = wanted
         hop = int(context.options["hop"])
         fanout = self._plan.fanouts[hop - 1]
@@ -171,8 +171,8 @@ class PartedBatches:
     def stitch(
         self, context: PolicyContext, asked: Parts, here: Parts, degrees: torch.Tensor, returned: torch.Tensor
     ) -> tuple[torch.Tensor]:
-        """The next hop's frontier, from own draws and answers. ``degrees`` int32 [k, 1]: in-neighbours of each vertex
-        asked for; ``returned`` int64: gids of the neighbours that were drawn."""
+        """Build the next hop's frontier from own draws and answers. ``degrees`` int32 [k, 1]: in-neighbours of each
+        requested vertex; ``returned`` int64: gids of the neighbours that were drawn."""
         requester = self._requester
         fanout, found = requester.fanouts[requester.hop - 1], degrees.view(-1).numpy()
         kept = found if fanout < 0 else np.minimum(found, np.int32(fanout))
@@ -183,13 +183,14 @@ class PartedBatches:
     def draw(
         self, context: PolicyContext, asked: Parts, here: Parts, degrees: torch.Tensor, returned: torch.Tensor
     ) -> tuple[Value, ...]:
-        """The batch, after its last hop; see :meth:`DrawnBatches.draw`."""
+        """Build the batch after its last hop, as :meth:`DrawnBatches.draw` does."""
         self.stitch(context, asked, here, degrees, returned)
         planned = self._planned[:, context.epoch, context.step]
         return batch_values(self._requester.batch(), self._plan.workers[self._rank], planned, context)
 
     def _seeds(self, context: PolicyContext) -> list[int]:
-        """The seeds of all ranks' batches in this step: a rank draws for another under the other's seed."""
+        """Return the random seeds of all ranks' batches in this step, since a rank draws for others with their
+        seeds."""
         plan = self._plan
         return [batch_seed(plan.seed, worker, context.epoch, context.step) for worker in range(plan.ranks)]
 

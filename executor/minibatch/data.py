@@ -1,5 +1,5 @@
-"""What a rank of a mini-batch run holds of the graph: input rows and labels of its host, which the host's ranks share,
-the labels of the vertices that it trains on, and its own vertices, which it evaluates on all of their in-edges."""
+"""Data of the graph that a rank of a mini-batch run holds: input rows and labels of its host, which the host's ranks
+share; labels of its training vertices; and its own vertices, which are evaluated on all of their in-edges."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ BLOCK_ROWS = 4096
 
 
 def host_rows(plan: RunPlan, host: int, dtype: str) -> NDArray[Any]:
-    """Dense input rows [n, F_0] of the vertices that a host's ranks own, ascending by id."""
+    """Return dense input rows [n, F_0] of the vertices that a host's ranks own, ascending by id."""
     ranks = _ranks_of(plan, host)
     rows = [plan.shard(rank).features for rank in ranks]
     ascends = len(ranks) == 1 and (np.diff(plan.artifact.owned(ranks[0])) > 0).all()
@@ -37,7 +37,7 @@ def host_rows(plan: RunPlan, host: int, dtype: str) -> NDArray[Any]:
 
 
 def host_labels(plan: RunPlan, host: int) -> NDArray[Any]:
-    """Labels of the vertices that a host's ranks own, ascending by id: int64 [n, 1], or uint8 [n, classes]."""
+    """Return labels of the vertices that a host's ranks own, ascending by id: int64 [n, 1], or uint8 [n, classes]."""
     ranks, shards, (width, dtype) = _ranks_of(plan, host), ShardArtifact.open(plan.shards), _label_rows(plan)
     return _gathered(plan, ranks, [np.asarray(shards.labels(rank)).reshape(-1, width) for rank in ranks], dtype)
 
@@ -47,12 +47,11 @@ def _ranks_of(plan: RunPlan, host: int) -> list[int]:
 
 
 def _label_rows(plan: RunPlan) -> tuple[int, str]:
-    """Width and dtype of a vertex's labels."""
     return (plan.classes, "uint8") if plan.multilabel else (1, "int64")
 
 
 def _gathered(plan: RunPlan, ranks: list[int], parts: list[Any], dtype: str) -> NDArray[Any]:
-    """Rows [n, width] of all vertices of some ranks, ascending by id, from the rows of each rank."""
+    """Gather rows [n, width] of all vertices of some ranks, ascending by id, from the rows of each rank."""
     owned = [plan.artifact.owned(rank) for rank in ranks]
     every = np.sort(np.concatenate(owned))
     rows = np.empty((len(every), parts[0].shape[1]), dtype)
@@ -62,8 +61,7 @@ def _gathered(plan: RunPlan, ranks: list[int], parts: list[Any], dtype: str) -> 
 
 
 def _put_rows(rows: NDArray[Any], places: NDArray[Any], part: Any) -> None:
-    """Write the rows of ``part`` at ``places``. Sparse rows become dense a block at a time, so that memory holds them
-    once."""
+    """Write the rows of ``part`` at ``places``. Sparse rows become dense block by block, to limit memory."""
     for first in range(0, len(places), BLOCK_ROWS):
         here = slice(first, first + BLOCK_ROWS)
         block = part[here]
@@ -71,8 +69,8 @@ def _put_rows(rows: NDArray[Any], places: NDArray[Any], part: Any) -> None:
 
 
 def load_seed_task(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore, device: torch.device) -> Task:
-    """The task of a rank: its training vertices in their order, whose labels are pulled from the ``store`` (which holds
-    the input rows), and its own vertices where the program evaluates them. Every rank calls it."""
+    """Load the task of a rank: its training vertices in order, with labels pulled from the ``store`` (which also holds
+    the input rows), and its own vertices if the program evaluates them. Every rank calls it."""
     features, rank = store.table(FEATURES), store.places.rank
     width, dtype = _label_rows(plan)
     store.share(LABELS, width, dtype, lambda: host_labels(plan, store.places.host))
@@ -102,7 +100,7 @@ def load_seed_task(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore, d
 
 
 def _gids(store: FeatureStore, plan: RunPlan, sampling: SamplingPlan, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The store's ids of vertices, without a table of all vertices."""
+    """Return the store's ids of vertices, without a table of all vertices."""
     maps, hosts = store.places.maps, np.array(plan.program.hosts)
     part = hosts[np.asarray(sampling.owner)[ids]]
     gids = np.empty(len(ids), np.int64)
@@ -114,8 +112,7 @@ def _gids(store: FeatureStore, plan: RunPlan, sampling: SamplingPlan, ids: NDArr
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a rank's context has for evaluations: ``constants`` by buffer, ``functions`` by action; ``routes``: all of
-    the program."""
+    """Data for evaluations: ``constants`` by buffer, ``functions`` by action; ``routes``: all routes of the program."""
 
     routes: Mapping[str, LocalRoute]
     constants: Mapping[str, Value] = field(default_factory=dict)
@@ -123,8 +120,8 @@ class Evaluation:
 
 
 def load_evaluation(plan: RunPlan, places: Places, device: torch.device) -> Evaluation:
-    """What evaluations need of the rank's graph, where the program has any. Raises
-    :class:`~simgnn.errors.BackendError` for another partition than the program's."""
+    """Load the part of the graph that evaluations need, if the program has any. Raises
+    :class:`~simgnn.errors.BackendError` if the partition is not the program's."""
     program, rank = plan.program, places.rank
     if EVALUATE not in program.templates:
         return Evaluation(packed_routes(program, rank))
@@ -140,7 +137,7 @@ def load_evaluation(plan: RunPlan, places: Places, device: torch.device) -> Eval
 
 
 def own_rows(rows: torch.Tensor, device: torch.device) -> Functions:
-    """The function that copies input rows of own vertices to ``device``: ``rows`` int64 [n] of the host's memory."""
+    """Return the function that copies input rows of own vertices to ``device``; ``rows`` int64 [n] index the host's."""
 
     def take(context: PolicyContext, features: torch.Tensor) -> tuple[torch.Tensor]:
         return (features.index_select(0, rows).to(device),)

@@ -32,15 +32,15 @@ EPSILON = 1e-10
 
 
 def initial_embeddings(seed: int, vertices: NDArray[Any], width: int) -> NDArray[np.float64]:
-    """Vectors of vertices [n] before training, float64 [n, width]: uniform in +-1 / sqrt(width) (our decision), a pure
-    function of seed, vertex and column, so that they do not depend on ranks or partition."""
+    """Return the initial embeddings of vertices [n], float64 [n, width], uniform in +-1 / sqrt(width) (our decision): a
+    pure function of seed, vertex and column, so that they do not depend on ranks or partition."""
     columns = np.arange(width, dtype=np.uint64)
     numbers = np.asarray(vertices).astype(np.uint64)[:, None] * np.uint64(width) + columns
     return np.asarray((2 * uniform_at(numbers, stream_key(seed, "embeddings")) - 1) / math.sqrt(width))
 
 
 def rows_with_embeddings(features: NDArray[Any], vertices: NDArray[Any], width: int, seed: int) -> NDArray[Any]:
-    """Input rows [n, F + width] of a host: ``features`` [n, F] of its ``vertices`` [n], and their vectors."""
+    """Return the input rows [n, F + width] of a host: ``features`` [n, F] of ``vertices`` [n], and embeddings."""
     rows = np.empty((len(features), features.shape[1] + width), features.dtype)
     rows[:, : features.shape[1]] = features
     rows[:, features.shape[1] :] = initial_embeddings(seed, vertices, width)
@@ -49,9 +49,9 @@ def rows_with_embeddings(features: NDArray[Any], vertices: NDArray[Any], width: 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Carries out the ops that learn. ``owner`` int32 [V]: rank of each vertex; ``rows`` [V]: its row in the memory of
-    its host. ``pushed_to_me``: rows that each rank pushes to this ``rank`` in a step, int64 [P]. ``width``: of vectors;
-    ``rate``: learning rate."""
+    """Runs the ops that learn embeddings. ``owner`` int32 [V]: rank of each vertex; ``rows`` [V]: row of each vertex in
+    the memory of its host. ``pushed_to_me``: rows that each rank pushes to this ``rank`` in a step, int64 [P].
+    ``width``: columns of an embedding; ``rate``: learning rate."""
 
     rank: int
     serving: Serving
@@ -69,9 +69,9 @@ class Embeddings:
         }
 
     def pushed(self, context: PolicyContext, vertices: Rows, gradient: Rows, seeds: Rows) -> tuple[Rows, ...]:
-        """Gradients of a batch's vectors, grouped by the rank that writes them, in the order of the batch: (ids, rows)
-        for other ranks where there are any, (ids, rows) for this rank, and a copy of the number of ``seeds`` [1, 1].
-        ``vertices`` int64 [m]; ``gradient`` [m, F + width] of the input rows, on the device."""
+        """Group the gradients of a batch's embeddings by the rank that writes them, in the order of the batch. Return
+        (ids, rows) for other ranks if there are any, (ids, rows) for this rank, and a copy of the number of ``seeds``
+        [1, 1]. ``vertices`` int64 [m]; ``gradient`` [m, F + width] of the input rows, on the device."""
         ids = vertices.numpy()
         writers = np.array([self.serving.writer(host) for host in self.serving.hosts])[self.owner[ids]]
         order = np.argsort(writers, kind="stable")
@@ -86,8 +86,8 @@ class Embeddings:
     def summed(
         self, context: PolicyContext, own_ids: Rows, own_rows: Rows, seeds: Rows, *arrived: Rows
     ) -> tuple[Rows, Rows]:
-        """Mean gradients over the ``seeds`` of all ranks: (ids int64 [n], ascending, rows [n, width]). Gradients of one
-        vertex are added in the order of the ranks that pushed them; ``arrived``: (ids, rows) of the others, by rank."""
+        """Average gradients over the ``seeds`` of all ranks: (ids int64 [n], ascending, rows [n, width]). Gradients of
+        one vertex are added in rank order. ``arrived``: (ids, rows) of the other ranks, by rank."""
         parts = [(own_ids, own_rows)]
         if arrived:
             ids, rows = arrived
@@ -99,8 +99,9 @@ class Embeddings:
     def applied(
         self, context: PolicyContext, ids: Rows, gradients: Rows, state: Rows, table: Rows
     ) -> tuple[Rows, Rows]:
-        """A step of Adagrad (Duchi et al., JMLR 2011) in the rows ``ids``; changes ``state`` [n, width] and ``table``
-        [n, F + width] of the host in place. Before the first push it reads zeros, which change nothing."""
+        """Take a step of Adagrad (Duchi et al., JMLR 2011) on the rows ``ids``; changes ``state`` [n, width] and
+        ``table`` [n, F + width] of the host in place. ``gradients`` are zeros, which change nothing, before the first
+        push."""
         places, vectors = ids.view(-1), table[:, -self.width :]
         total = state.index_select(0, places).addcmul_(gradients, gradients)
         state.index_copy_(0, places, total)
@@ -111,12 +112,12 @@ class Embeddings:
 
 
 def learned_width(program: Program) -> int:
-    """Width of the vectors that a program learns for vertices; 0: none."""
+    """Return the width of the embeddings that a program learns, or 0 if it learns none."""
     return program.buffers[STATE].width if STATE in program.buffers else 0
 
 
 def load_embeddings(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore) -> tuple[Functions, Mapping[str, Rows]]:
-    """Functions by action, and the rows that this rank writes, by buffer; both empty where nothing is learned."""
+    """Return functions by action, and the rows that this rank writes by buffer; both are empty without embeddings."""
     width, places, rank = learned_width(plan.program), store.places, store.places.rank
     if not width:
         return {}, {}
@@ -135,8 +136,8 @@ def load_embeddings(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore) 
 
 
 def sum_by_id(ids: torch.Tensor, *parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The distinct ``ids`` int64 [k], ascending, and the sum of the rows of each, added in their order, so that it does
-    not depend on timing. ``parts``: the k rows in pieces, [k1, F], [k2, F]..."""
+    """Return the distinct ``ids`` int64 [k], ascending, and the sum of the rows of each id. Rows are added in order, so
+    that sums do not depend on timing. ``parts``: the k rows in pieces, [k1, F], [k2, F]..."""
     order = torch.argsort(ids, stable=True)
     different, lengths = torch.unique_consecutive(ids[order], return_counts=True)
     if not len(ids):

@@ -1,8 +1,8 @@
-"""Input rows of batches: where each row comes from (lists made ahead of time, or worked out when a batch is drawn), and
-the staging ops that put the rows together.
+"""Input rows of batches: the source of each row (planned lists, or computed when a batch is drawn), and the staging ops
+that collect the rows.
 
-A staged batch lies in one of ``window`` buffers of ``largest`` rows, allocated once; the cache of hot rows in one of
-two, or in one for the whole run. While it trains, a rank's device holds no other input rows (RapidGNN's bound,
+A staged batch uses one of ``window`` buffers of ``largest`` rows, allocated once. The cache of hot rows uses one of two
+buffers, or one for the whole run. A rank's device holds no other input rows during training (RapidGNN's bound,
 docs/systems/rapidgnn.md).
 """
 
@@ -37,15 +37,14 @@ Rows = torch.Tensor
 
 
 class FoundOrigins:
-    """Worked out from the owners of rows when a batch is drawn; nothing is cached. ``rows`` [V]: row of each vertex on
-    its host."""
+    """Computes the source of each row from its owner, without a cache. ``rows`` [V]: row of each vertex on its host."""
 
     def __init__(self, sources: Sources, rows: IndexArray) -> None:
         self._sources, self._rows = sources, rows
         self._found: tuple[tuple[int, int], Gather] | None = None
 
     def of(self, epoch: int, step: int, vertices: Rows) -> Gather:
-        """The origins of one batch with the input rows ``vertices`` int64 [m]."""
+        """Return the source of each input row of one batch, for ``vertices`` int64 [m]."""
         turn, found = (epoch, step), self._found
         if found is None or found[0] != turn:  # two ops of a turn ask, one after the other
             found = self._found = turn, gather(vertices.numpy(), self._sources, None, 0, self._rows)
@@ -53,13 +52,13 @@ class FoundOrigins:
 
 
 class PlannedOrigins:
-    """Read from the plan of a run's fetches, which is checked here, before training begins."""
+    """Reads the source of each row from the planned fetches of the run, which are checked before training begins."""
 
     def __init__(self, fetches: FetchPlan, rank: int) -> None:
         self._parts = [fetches.gather(epoch, rank) for epoch in range(fetches.epochs)]
 
     def of(self, epoch: int, step: int, vertices: Rows) -> Gather:
-        """The origins of one batch; m = 0 in a step without a batch."""
+        """Return the source of each input row of one batch; m = 0 in a step without a batch."""
         part = self._parts[epoch]
         if step < len(part):
             return part.gather(step)
@@ -69,10 +68,10 @@ class PlannedOrigins:
 
 @dataclass(frozen=True)
 class Staging:
-    """Sizes of a rank's staging: ``steps`` of an epoch, ``window`` buffers of ``largest`` rows, ``caches`` of
-    ``hot_rows`` rows: two that alternate by epoch, one for a run, or none. ``width``, ``dtype``: of rows; ``device``:
-    where they are staged. ``leaving``: host memory for the rows that others need for a batch, where they always lie in
-    the same place (``lasting`` of :class:`simgnn.program.ops.Buffer`)."""
+    """Sizes of a rank's staging memory: ``steps`` per epoch, ``window`` buffers of ``largest`` rows, ``caches`` of
+    ``hot_rows`` rows (two that alternate by epoch, one for a run, or none). ``width``, ``dtype``: of rows; ``device``:
+    where rows are staged. ``leaving``: host memory of the rows that other ranks need for a batch, if their buffer is
+    fixed (``lasting`` of :class:`simgnn.program.ops.Buffer`)."""
 
     steps: int
     window: int
@@ -86,9 +85,8 @@ class Staging:
 
 
 class StagedRows:
-    """Carries out staging ops: gathers rows that others need, and puts together a batch's input rows. ``note_rows``
-    records how many rows it moved, and their source. ``caches``: the copies of the cache of hot rows, by epoch modulo
-    their number."""
+    """Runs staging ops: gathers rows that other ranks need, and collects a batch's input rows. ``note_rows`` records
+    the number of moved rows by source. ``caches``: the caches of hot rows, indexed by epoch modulo their number."""
 
     def __init__(self, origins: FoundOrigins | PlannedOrigins, staging: Staging) -> None:
         self._origins, self.staging = origins, staging
@@ -100,8 +98,8 @@ class StagedRows:
         return {**carried_out(LocateRows, self.remote), **carried_out(StageInputs, self.inputs)}
 
     def inputs(self, context: PolicyContext, vertices: Rows, features: Rows, pulled: Rows | None = None) -> tuple[Rows]:
-        """Input rows of a batch [m, F]: those of this host and those that were ``pulled``; rows of the cache are left
-        to :meth:`ScheduledRows.hits`."""
+        """Collect the input rows of a batch [m, F] from this host and the ``pulled`` rows; rows from the cache are
+        filled in by :meth:`ScheduledRows.hits`."""
         origin = self._origins.of(context.epoch, context.step, vertices)
         count = context.epoch * self.staging.steps + context.step
         staged = self._buffers[count % self.staging.window][: len(vertices)]
@@ -111,7 +109,7 @@ class StagedRows:
         return (staged,)
 
     def remote(self, context: PolicyContext, vertices: Rows) -> tuple[Rows, Rows]:
-        """(rank, row there) int64 [k] of the rows that other hosts hold, rank after rank."""
+        """Return (rank, row on that rank) int64 [k] of the rows that other hosts hold, rank after rank."""
         origin = self._origins.of(context.epoch, context.step, vertices)
         ranks = np.repeat(np.arange(len(origin.counts)), origin.counts)
         return torch.from_numpy(ranks), torch.from_numpy(np.array(origin.pulled_rows, dtype=np.int64))
@@ -125,8 +123,8 @@ class StagedRows:
 
 
 class ScheduledRows(StagedRows):
-    """Rows are sent without requests: each rank knows what the others need in each step. ``delta``: rows that stay in
-    the cache are copied from the cache before."""
+    """Runs staging ops of runs in which each rank knows the rows that others need in each step, so that rows are sent
+    without requests. ``delta``: rows that stay in the cache are copied from the previous cache."""
 
     def __init__(self, fetches: FetchPlan, rank: int, staging: Staging, delta: bool) -> None:
         super().__init__(PlannedOrigins(fetches, rank), staging)
@@ -152,18 +150,18 @@ class ScheduledRows(StagedRows):
         }
 
     def serve(self, context: PolicyContext, features: Rows) -> tuple[Rows]:
-        """The rows that other ranks need for this step's batches, rank after rank."""
+        """Gather the rows that other ranks need for this step's batches, rank after rank."""
         return (_picked(features, self._served[context.epoch].rows(context.step), self.staging.leaving),)
 
     def hits(self, context: PolicyContext, hot: Rows, inputs: Rows) -> tuple[Rows]:
-        """Copy rows of the cache to their places among the input rows."""
+        """Copy rows from the cache to their positions among the input rows."""
         origin = self._origins.of(context.epoch, context.step, inputs)
         self._note(context, HIT, move_rows(hot, origin.slots, inputs, origin.hits))
         return (inputs,)
 
     def serve_cache(self, context: PolicyContext, features: Rows, first: bool = False) -> tuple[Rows]:
-        """This step's part of the rows for other ranks' caches of the next epoch; with ``first``, all rows for those of
-        the first epoch."""
+        """Gather this step's part of the rows for other ranks' caches of the next epoch; with ``first``, all rows of
+        the first epoch's caches."""
         epoch, step, steps = self._part(context, first)
         if epoch == len(self._served):  # nothing follows the last epoch
             return (features[:0],)
@@ -173,7 +171,7 @@ class ScheduledRows(StagedRows):
         return (_picked(features, np.concatenate(others) if others else np.zeros(0, np.int64)),)
 
     def cache(self, context: PolicyContext, pulled: Rows, first: bool = False) -> tuple[Rows]:
-        """The next epoch's cache with the rows that this step pulled; with ``first``, the first epoch's cache."""
+        """Return the next epoch's cache with rows that this step pulled; with ``first``, the first epoch's cache."""
         epoch, step, steps = self._part(context, first)
         # steps of epoch e - 1 write the cache of epoch e
         target = self.caches[(epoch - 1) % len(self.caches)]
@@ -183,7 +181,7 @@ class ScheduledRows(StagedRows):
         return (target,)
 
     def kept(self, context: PolicyContext, present: Rows, coming: Rows) -> tuple[Rows]:
-        """The next epoch's cache with the rows of this step's part that the present cache has."""
+        """Return the next epoch's cache with the rows of this step's part that the present cache already has."""
         epoch, step, steps = self._part(context, first=False)
         if epoch < len(self._served):
             refill = self._refills(epoch, self._rank, steps)
@@ -192,11 +190,10 @@ class ScheduledRows(StagedRows):
         return (coming,)
 
     def _part(self, context: PolicyContext, first: bool) -> tuple[int, int, int]:
-        """Of which epoch's cache an op handles which part of how many."""
+        """Return (epoch of the cache, index of the part, number of parts) that an op handles."""
         return (0, 0, 1) if first else (context.epoch + 1, context.step, self.staging.steps)
 
 
 def _picked(features: Rows, rows: Any, room: Rows | None = None) -> Rows:
-    """Some rows, in the first rows of ``room`` where there is any."""
     out = None if room is None else room[: len(rows)]
     return gather_rows(features, torch.from_numpy(np.array(rows, dtype=np.int64)), out)

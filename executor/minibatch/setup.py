@@ -1,4 +1,4 @@
-"""A rank of a mini-batch run: its batches, where their rows come from, its model over sampled blocks; its warm-up."""
+"""Set up a rank of a mini-batch run: batches, sources of their rows, the model over sampled blocks, and the warm-up."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -42,13 +42,13 @@ from simgnn.sampling.fetches.fetch_plan import FetchPlan
 from simgnn.sampling.fetches.remote_rows import Sources, rows_on_hosts
 
 RING = 6
-"""Vertices of the graph of a warm-up."""
+"""Number of vertices of the warm-up graph."""
 
 
 def batch_context(
     plan: RunPlan, folders: BatchesTable, world: World, groups: Mapping[str, GroupHandle]
 ) -> Callable[[], RankContext]:
-    """Open and check the rank's lists and batches; the returned function makes its context."""
+    """Open and check the rank's batches and row lists; return a function that makes the rank's context."""
     sampling = open_plan(Path(folders.plan))
     # None: hosts draw batches together
     source = None if DEGREES in plan.program.buffers else _batch_source(plan, folders, sampling, world.rank)
@@ -125,7 +125,7 @@ def _context(
 
 
 def _feature_store(plan: RunPlan, sampling: SamplingPlan, world: World) -> FeatureStore:
-    """A store with this host's input rows (features, and embeddings behind them), in memory that its ranks share."""
+    """Make a store with this host's input rows (features, then embeddings), in memory that the host's ranks share."""
     serving = Serving(plan.program.hosts)
     maps = IdMaps.of(np.array(serving.hosts, np.int32)[np.asarray(sampling.owner)], serving.parts)
     group = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
@@ -171,7 +171,7 @@ def warm_up_batches(
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """Train one step on a batch of a ring of six vertices."""
+    """Train one step on a batch of a ring of six vertices, to compile all kernels."""
     warm_up_torch(layers, dtype, device)
     graph, seeds = ring(RING), np.array([0, 3])
     seeds.setflags(write=False)  # as those of a run are, which is mapped

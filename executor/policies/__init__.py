@@ -1,1 +1,1 @@
-"""Faster kernels for what policies do at run time: never needed, and equal to the policies' own lines."""
+"""Optional faster kernels for policies, with the same results as the policies' own functions."""

@@ -1,4 +1,4 @@
-"""Policies whose functions are replaced by faster kernels, mostly for CPU tensors; elsewhere their own lines run."""
+"""Replace functions of policies by faster kernels, mostly for CPU tensors; the policies handle other tensors."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -29,8 +29,9 @@ AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
 
 @dataclass(frozen=True)
 class Kernel:
-    """A faster function in place of a policy's own, with the same arguments and results. ``warm_up(policy, rows)``
-    compiles it by a call on a few rows; None: there is nothing to compile, or warming up the model compiles it."""
+    """A faster function that replaces a policy's function, with the same arguments and results. ``warm_up(policy,
+    rows)`` compiles it by a call on a few rows; None if there is nothing to compile, or if the model's warm-up compiles
+    it."""
 
     run: Callable[..., Any]
     warm_up: Callable[[Any, torch.Tensor], object] | None = None
@@ -66,7 +67,7 @@ def dithered(policy: Stochastic, rows: torch.Tensor, keys: torch.Tensor) -> torc
 
 
 def to_bfloat16(policy: Bfloat16, context: PolicyContext, rows: torch.Tensor, names: torch.Tensor) -> torch.Tensor:
-    """:meth:`Bfloat16.encode` on every device, with torch's own type."""
+    """Encode rows as :meth:`Bfloat16.encode` does, with torch's own type, on every device."""
     if not len(rows):  # torch cannot see bytes in a tensor without rows
         return rows.new_empty((0, 2 * rows.shape[1]), dtype=torch.uint8)
     return rows.to(torch.bfloat16).contiguous().view(torch.uint8)
@@ -106,18 +107,18 @@ KERNELS: Mapping[Callable[..., Any], Kernel] = {
     AdaptiveVertex.moved: Kernel(moved, lambda policy, rows: moved(policy, HERE, rows, rows, (0.0, 0.0))),
     AddParts.add: Kernel(lambda action, *added: add_rows(*added)),
 }
-"""Function of a policy or action -> its kernel. A subclass that overrides the function keeps its own lines."""
+"""Function of a policy or action -> its kernel. A subclass that overrides the function keeps its own version."""
 
 
 def accelerated(policy: AnyPolicy) -> AnyPolicy:
-    """The policy, as an object of :func:`accelerated_class` of its class."""
+    """Return the policy as an object of :func:`accelerated_class` of its class."""
     kind = accelerated_class(type(policy))
     return policy if kind is type(policy) else kind.model_construct(**dict(policy))
 
 
 @cache
 def accelerated_class(kind: Kind) -> Kind:
-    """A subclass whose functions are the faster kernels; the class itself where it has no function with a kernel."""
+    """Return a subclass with the faster kernels, or the class itself if no kernel replaces any of its functions."""
     faster = {name: KERNELS[function].run for name, function in _functions(kind) if function in KERNELS}
     if not faster:
         return kind
@@ -141,10 +142,10 @@ def _functions(kind: type[Any]) -> list[tuple[str, Callable[..., Any]]]:
 
 
 def measured_cache() -> AdaptiveVertex:
-    """The cache of rows whose test of which rows moved is micro-benchmarked as the primitive select."""
+    """Return the policy whose selection of moved rows is micro-benchmarked as the primitive "select"."""
     return accelerated(AdaptiveVertex())
 
 
 def measured_codec(bits: int) -> Linear:
-    """The codec that is micro-benchmarked as the primitives encode and decode."""
+    """Return the codec that is micro-benchmarked as the primitives "encode" and "decode"."""
     return accelerated(Linear.model_validate({"bits": bits}))

@@ -1,1 +1,1 @@
-"""One rank of a run: it puts together what it needs, compiles its program and carries it out."""
+"""One rank of a run: load data, compile the program and run it."""

@@ -1,4 +1,4 @@
-"""What a rank works with, put together from its run's plan: part of the graph, model, optimizer, buffers, routes."""
+"""Assemble a rank's data from the run's plan: its part of the graph, model, optimizer, buffers and routes."""
 
 from collections.abc import Callable, Mapping
 
@@ -23,7 +23,7 @@ from simgnn.partition.local.vertex_cut import RankGraph
 
 
 def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle]) -> Callable[[], RankContext]:
-    """Open what the rank holds, as files that are mapped until they are copied; what is returned makes its context."""
+    """Open the rank's files (mapped until they are copied); return a function that makes the rank's context."""
     if plan.batches is not None:
         # mini-batches: half a hundred modules that a run on the full graph does not need
         from executor.minibatch.setup import batch_context
@@ -64,7 +64,7 @@ def _full_graph_context(
 
 
 def warm_up_for(plan: RunPlan, device: torch.device) -> None:
-    """Run every kernel of the plan's model and policies once."""
+    """Run every kernel of the plan's model and policies once, to compile them."""
     dtype = TORCH_TYPES[str(plan.train["dtype"])]
     warm_up_policies(plan.policies.values(), dtype, device)
     if plan.batches is None:
@@ -77,7 +77,7 @@ def warm_up_for(plan: RunPlan, device: torch.device) -> None:
 
 
 def _blocks(plan: RunPlan, world: World, dtype: torch.dtype) -> BlockAdjacency | None:
-    """The rank's edges by rank of their source, where the program sums them block by block."""
+    """Group the rank's edges by the rank of their source, if the program sums them block by block."""
     if not any("block" in op.options for _, op in plan.program.ops):
         return None
 

@@ -18,8 +18,8 @@ Observe = Callable[[Now, torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A compiled op. ``guard``: the op is skipped where this decision is zero. ``free``: slots that no later op reads,
-    in program order. ``touched``: all slots that it uses and that are freed within the turn."""
+    """A compiled op. ``guard``: the op is skipped if this decision is zero. ``free``: slots that no later op reads, in
+    program order. ``touched``: all slots that the op uses and that are freed within the turn."""
 
     op_id: int
     name: str
@@ -31,8 +31,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CompiledTemplate:
-    """The steps of a template on this rank, in program order. ``order``: what each step waits for. ``serial``: see
-    :func:`simgnn.program.drain_points.in_one_thread`."""
+    """The steps of a template on this rank, in program order. ``order``: the steps that each step waits for.
+    ``serial``: see :func:`simgnn.program.drain_points.in_one_thread`."""
 
     name: str
     steps: tuple[Step, ...]
@@ -41,7 +41,7 @@ class CompiledTemplate:
 
 
 class Coming(NamedTuple):
-    """A turn that has not begun."""
+    """A turn that has not begun yet."""
 
     template: CompiledTemplate
     now: Now
@@ -50,7 +50,7 @@ class Coming(NamedTuple):
 def compile_program(
     program: Program, context: RankContext, observers: Mapping[str, Observe]
 ) -> dict[str, CompiledTemplate]:
-    """All templates. ``observers``: buffer name -> function called after its last write of a turn."""
+    """Compile all templates. ``observers``: buffer name -> function called after its last write of a turn."""
     return {template.name: _compile(program, template, context, observers) for template in program.templates.values()}
 
 

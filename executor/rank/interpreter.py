@@ -22,7 +22,7 @@ from simgnn.program.dispatch import Picks
 from simgnn.program.program import EVALUATE, Program
 
 SPAN = 512
-"""Turns after which their records are written to files, which bounds the memory of records."""
+"""Number of turns after which their records are written to files, to limit the memory of records."""
 
 
 class Interpreter:
@@ -50,9 +50,8 @@ class Interpreter:
             self._lanes = Lanes(context, self.templates, self.clock, record, schedule, workers or Workers(0))
 
     def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
-        """Run all turns of consecutive epochs; all ops have ended when this returns. ``between``: called in this thread
-        whenever ``every`` more turns have ended, also within an epoch; streams with threads of their own go on
-        meanwhile."""
+        """Run all turns of consecutive epochs, and return when all ops have ended. ``between`` is called in this thread
+        after every ``every`` turns, also within an epoch; other streams continue meanwhile."""
         work = self._turns(epochs)
         if self._lanes is not None:
             self._lanes.run(work, between, every)
@@ -72,7 +71,7 @@ class Interpreter:
                 yield Coming(self.templates[calendar.template(epoch, step)], now)
 
     def evaluate(self, epoch: int) -> bool:
-        """Run the evaluation after an epoch; False where the program has none. Every training op must have ended."""
+        """Run the evaluation after an epoch, when all training ops have ended; return False if the program has none."""
         template = self.templates.get(EVALUATE)
         if template is None:
             return False
@@ -89,7 +88,7 @@ class Interpreter:
             self._lanes.close()
 
     def _run(self, turn: Coming) -> None:
-        """One turn in program order in this thread. This is the hot loop: its cost is paid for every op."""
+        """Run one turn in program order in this thread. This is the hot loop: its overhead is paid for every op."""
         now = turn.now
         clock, add, values = self.clock, self.record.add, self.context.store.values
         decisions = self.context.decisions
@@ -110,7 +109,7 @@ class Interpreter:
 
 
 def clock_of(device: torch.device) -> Callable[[], Any]:
-    """What marks an op's beginning and end: seconds of the monotonic clock, or an event on the CUDA stream."""
+    """Return a function that marks when an op begins or ends: monotonic seconds, or an event on the CUDA stream."""
     if device.type != "cuda":
         return time.perf_counter
 

@@ -1,7 +1,7 @@
-"""Streams as threads: several turns in flight, ordered by dependencies alone.
+"""Run streams in threads: several turns are in flight, and only dependencies order their ops.
 
-The main thread runs the first stream that does not communicate; every other stream has a thread for each of its
-servers. The dispatcher (:mod:`simgnn.program.dispatch`) chooses the op that a stream runs next.
+The main thread runs the first stream that does not communicate; every other stream has one thread per server. The
+dispatcher (:mod:`simgnn.program.dispatch`) chooses the next op of a stream.
 """
 
 import sys
@@ -24,8 +24,8 @@ from simgnn.program.dispatch import Dispatcher, Job, Lane, OpenTurn, Picks
 
 
 class Workers:
-    """Threads that wait for jobs. They start before a run's memory is measured: torch and Python keep some 60 KiB for
-    each thread that has called them, whatever the graph."""
+    """A pool of threads that wait for jobs. They start before a run's memory is measured, since torch and Python
+    allocate some 60 KiB per thread that has called them."""
 
     def __init__(self, count: int) -> None:
         self._jobs: SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = SimpleQueue()
@@ -34,7 +34,7 @@ class Workers:
         self._add(count)
 
     def run(self, name: str, job: Callable[[], None]) -> threading.Event:
-        """Run a job in a waiting thread, or in a new one where none waits. The returned event is set when it ended."""
+        """Run a job in a waiting thread, or in a new one if none waits. The returned event is set at the job's end."""
         if not self._idle:
             self._add(1)
         self._idle -= 1
@@ -48,7 +48,7 @@ class Workers:
         return ended
 
     def close(self) -> None:
-        """End the waiting threads; a thread with a job ends when the job does."""
+        """End the waiting threads; a busy thread ends after its job."""
         for _ in range(self._idle):
             self._jobs.put(None)
         self._idle = 0
@@ -87,13 +87,13 @@ class Record(Protocol):
     """Records ops that have ended, such as :class:`executor.recording.trace.Recorder`."""
 
     def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
-        """``issued``, ``ended``: marks of :func:`executor.rank.interpreter.clock_of`."""
+        """Record an op. ``issued``, ``ended``: marks of :func:`executor.rank.interpreter.clock_of`."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A turn in flight. ``uses``: how many steps will still touch a slot that is freed within the turn. ``ends``: by
+    """A turn in flight. ``uses``: number of steps that still use a slot that is freed within the turn. ``ends``: by
     step, the CUDA events at the ends of the ops that it waits for."""
 
     template: CompiledTemplate
@@ -103,7 +103,7 @@ class Running:
 
 
 class Lanes:
-    """Runs turns in threads of ``workers``, which it keeps until :meth:`close`."""
+    """Runs turns in threads of ``workers``, which it occupies until :meth:`close`."""
 
     def __init__(
         self,
@@ -145,9 +145,8 @@ class Lanes:
         ]
 
     def run(self, work: Iterator[Coming], between: Callable[[], None] | None = None, every: int = sys.maxsize) -> None:
-        """Run turns, each taken from ``work`` when it is opened. Returns when all their ops have ended; raises the
-        first error of any stream. ``between`` is called whenever ``every`` more turns have ended; only this thread's
-        stream waits for it."""
+        """Run turns of the iterator ``work``. Return when all their ops have ended, or raise the first error of any
+        stream. ``between`` is called after every ``every`` turns; only the stream of this thread waits for it."""
         if self.context.device.type == "cuda":
             torch.cuda.synchronize()
         with self._changed:
@@ -186,14 +185,14 @@ class Lanes:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End all streams; :meth:`run` raises the first error."""
+        """End all streams, so that :meth:`run` raises the first error."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
 
     def _take_and_run(self, lane: Lane[Running] | None, until_idle: bool) -> bool:
-        """Wait for an op of a stream and run it. The main thread (``until_idle``) returns without one when it is time
-        for ``between``. False: no ops are left (main thread), or the run is over."""
+        """Wait for an op of a stream and run it. The main thread (``until_idle``) returns without an op when
+        ``between`` is due. Return False if no ops remain (main thread), or if the run is over."""
         with self._changed:
             while True:
                 if self._closed or self._error is not None:
@@ -245,7 +244,7 @@ class Lanes:
         return ended
 
     def _finish(self, job: Job[Running], ran: bool, end: Any) -> None:
-        """``end``: the CUDA event at the op's end; None on a CPU, or where a guard skipped the op."""
+        """Mark a job as ended. ``end``: the CUDA event at its end; None on a CPU, or if a guard skipped the op."""
         turn, running = job.turn, job.turn.what
         for slot in running.template.steps[job.position].touched:
             running.uses[slot] -= 1
@@ -261,7 +260,6 @@ class Lanes:
             self._open_turns()
 
     def _open_turns(self) -> None:
-        """Open turns until the window of turns in flight is full."""
         while self._next_turn is not None:
             template, now = self._next_turn
             if self._active and now.count - min(self._active) >= self.window:

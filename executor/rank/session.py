@@ -1,4 +1,4 @@
-"""One rank of a run: load its part, run the program epoch by epoch, evaluate, save checkpoints, report."""
+"""One rank of a run: load its data, run the program epoch by epoch, evaluate, save checkpoints, report."""
 
 import json
 import os
@@ -43,7 +43,7 @@ PROGRESS_S = 1.0
 
 
 def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
-    """Run this process's rank, which the environment names, to the end; returns the exit status."""
+    """Run the rank that the process's environment names, and return the exit status."""
     rank = int(os.environ["RANK"])
     session: Session | None = None
     try:
@@ -66,8 +66,8 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
 
 
 class Session:
-    """Everything that one rank holds during a run. ``schedule`` None: the plan's. ``span``: turns after which records
-    are written."""
+    """Everything that one rank holds during a run. ``schedule`` None: use the plan's schedule. ``span``: turns after
+    which records are written."""
 
     def __init__(
         self, plan: RunPlan, device: str, resume: bool, schedule: Picks | None = None, span: int = SPAN
@@ -141,7 +141,7 @@ class Session:
         self._finish()
 
     def _write_down(self, force: bool = False) -> None:
-        """Write records to their files; streams with other threads may go on meanwhile."""
+        """Write records to their files; streams in other threads may continue meanwhile."""
         self.recorder.flush(force)
         self.notes.flush(force)
 
@@ -160,13 +160,13 @@ class Session:
         self._evaluated = True
 
     def _measure(self) -> None:
-        """Measure memory after every op, until it has been measured."""
+        """Measure memory after each op, as long as the memory recorder measures."""
         if self.memory.measures:
             self.interpreter.record = NotedMemory(self.recorder, self.memory)
 
     def _trained(self, now: Now, metrics: torch.Tensor) -> None:
-        """Observe a turn's metrics. Many epochs may run without a stop: progress is printed from here, except for the
-        last epoch before a stop, which is printed after its evaluation."""
+        """Record a turn's metrics, and print progress, since many epochs may run without a stop. The last epoch before
+        a stop is printed after its evaluation."""
         self.history.observe(now, metrics)
         steps = self.plan.program.calendar.steps
         done = now.epoch + 1 if steps > 1 else len(self.history.losses)  # on a GPU metrics may arrive later
@@ -174,7 +174,7 @@ class Session:
             self._progress(done)
 
     def abandon(self) -> None:
-        """Keep the trace of a run that failed."""
+        """Save the trace of a run that failed."""
         self.energy.stop()
         try:
             self.recorder.flush()
@@ -255,12 +255,12 @@ class Session:
 
 
 def seed_of(seed: int, rank: int) -> int:
-    """Seed of a rank's own draws: 63 bits of a hash, so that no two runs or ranks share a stream."""
+    """Return the seed of a rank's own random draws: 63 bits of a hash, so that no two runs or ranks share a stream."""
     return int.from_bytes(sha256(f"{seed}/{rank}".encode()).digest()[:8], "big") >> 1
 
 
 def end_process(status: int) -> None:
-    """Exit at once: threads inside a collective with a lost rank would keep the process alive."""
+    """Exit at once, since threads inside a collective with a lost rank would keep the process alive."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,8 +1,8 @@
 """Named rows of all vertices, pulled by gid.
 
-A step's input rows are pulled by ops of the program, which count and time them: op ``fetch`` makes the same round of
-request and reply as :meth:`FeatureStore.pull`, op ``exchange`` sends rows that were planned ahead. The store's own
-calls are for what is not part of a step, such as labels, which are pulled when a run begins.
+Ops of the program pull a step's input rows, and count and time them: op ``fetch`` makes the same round of request and
+reply as :meth:`FeatureStore.pull`, and op ``exchange`` sends rows that were planned ahead. Use the store's own methods
+for data outside of steps, such as labels, which are pulled when a run begins.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving
 
 BLOCK_ROWS = 1 << 16
-"""Rows that are copied at once when shared memory is filled."""
+"""Number of rows copied at once when shared memory is filled."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where the row of a vertex lies, as ``rank`` sees it: partition q of ``maps`` lies at host q of ``serving``."""
+    """The location of the row of each vertex, for ``rank``: host q of ``serving`` holds partition q of ``maps``."""
 
     rank: int
     maps: IdMaps
@@ -35,30 +35,30 @@ class Places:
 
     @property
     def host(self) -> int:
-        """The host, and partition, of this rank."""
+        """The host of this rank, which has the same number as its partition."""
         return self.serving.hosts[self.rank]
 
     @property
     def rows(self) -> int:
-        """Rows that this host holds."""
+        """The number of rows that this host holds."""
         return len(self.maps.core(self.host))
 
     def part_of(self, gids: torch.Tensor) -> torch.Tensor:
-        """Partition, int64 [k], of ``gids`` int64 [k]. Raises :class:`GraphError` for a gid outside 0..V-1."""
+        """Return the partition, int64 [k], of ``gids`` int64 [k]. Raises :class:`GraphError` for an unknown gid."""
         return torch.from_numpy(self.maps.part_of(gids.numpy()))
 
     def position_of(self, gids: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-        """Place of each gid among the rows of its partition, int64 [k]."""
+        """Return the position of each gid among the rows of its partition, int64 [k]."""
         return gids - torch.from_numpy(self.maps.node_map)[part]
 
     def server_of(self, part: torch.Tensor) -> torch.Tensor:
-        """The rank that serves each partition to this rank; itself, for its own partition."""
+        """Return the rank that serves each partition to this rank; for its own partition, that is this rank."""
         return torch.from_numpy(self.serving.servers[self.rank])[part]
 
 
 class FeatureStore:
-    """One rank's end of the store. ``group``: all P ranks, on the CPU; every rank's calls are made by one thread, in
-    the same order on all ranks."""
+    """One rank's access to the store. ``group``: all P ranks, on the CPU. One thread of each rank makes all calls, in
+    one order."""
 
     def __init__(self, places: Places, group: GroupHandle) -> None:
         assert group.members == tuple(range(places.serving.ranks)), "the store's group is all ranks"
@@ -67,10 +67,9 @@ class FeatureStore:
         self._tables: dict[str, torch.Tensor] = {}
 
     def share(self, name: str, width: int, dtype: str, load: Callable[[], NDArray[Any]]) -> None:
-        """Hold rows under ``name``; every rank calls it. ``load``: called by the first rank of each host only, returns
-        the host's rows [n, width] in the order of their gids, of ``dtype``; they may be memory-mapped. Raises
-        :class:`GraphError` for other rows, :class:`BackendError` where shared memory is missing or too small; on all
-        ranks when it happens on one."""
+        """Store rows under ``name``; every rank calls it. ``load``: called only by the first rank of each host, returns
+        the host's rows [n, width] in the order of their gids, of ``dtype``; they may be memory-mapped. Raises, on all
+        ranks, :class:`GraphError` for other rows and :class:`BackendError` if shared memory is missing or too small."""
         shape = self.places.rows, width
 
         def fill(table: torch.Tensor) -> None:
@@ -89,12 +88,12 @@ class FeatureStore:
         self._tables[name] = shared_rows(shape, TORCH_TYPES[dtype], writer, fill, self.group)
 
     def table(self, name: str) -> torch.Tensor:
-        """This host's rows [n, F], in place: all ranks of the host see what one of them writes."""
+        """Return this host's rows [n, F], in place: all ranks of the host see changes that one of them makes."""
         return self._tables[name]
 
     def pull(self, name: str, gids: torch.Tensor) -> torch.Tensor:
-        """The rows [k, F] of ``gids`` int64 [k], in their order. Every rank calls it. A gid that occurs several times
-        is requested as often. With one host nothing is sent. Raises :class:`GraphError` for a gid outside 0..V-1."""
+        """Return the rows [k, F] of ``gids`` int64 [k], in their order. Every rank calls it. A gid that occurs several
+        times is requested as often. With one host nothing is sent. Raises :class:`GraphError` for an unknown gid."""
         table, part = self.table(name), self.places.part_of(gids)
         position = self.places.position_of(gids, part)
         if self.places.serving.parts == 1:

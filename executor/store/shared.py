@@ -34,9 +34,9 @@ ALIGNED_TO = 64
 
 @contextmanager
 def named_segment(nbytes: int) -> Iterator[str]:
-    """The name of new shared memory of ``nbytes`` zeros (at least one); it is removed when the block ends. All pages
-    are allocated at once, since a system short of memory would end a rank by SIGBUS later. Raises :class:`BackendError`
-    where /dev/shm is missing or too small."""
+    """Create shared memory of ``nbytes`` zeros (at least one) and yield its name, which is removed when the block ends.
+    All pages are allocated at once; otherwise a host short of memory would end a rank by SIGBUS later. Raises
+    :class:`BackendError` if /dev/shm is missing or too small."""
     name = f"simgnn-{os.getpid()}-{secrets.token_hex(8)}"
     resource_tracker.register(f"/{name}", TRACKED)
     try:
@@ -48,8 +48,8 @@ def named_segment(nbytes: int) -> Iterator[str]:
 
 
 def attach(name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-    """Shared memory as rows, in place; it stays mapped as long as the tensor is used. Raises :class:`BackendError`
-    where this host has no memory of that name, or it has another size."""
+    """Map shared memory as rows, in place; it stays mapped as long as the tensor is used. Raises :class:`BackendError`
+    if this host has no memory of that name, or if its size differs."""
     nbytes = shape[0] * shape[1] * dtype.itemsize
     try:
         descriptor = os.open(FOLDER / name, os.O_RDWR)
@@ -71,9 +71,9 @@ def attach(name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tenso
 def shared_rows(
     shape: tuple[int, int], dtype: torch.dtype, creator: int, fill: Callable[[torch.Tensor], None], group: GroupHandle
 ) -> torch.Tensor:
-    """Rows [n, F] that this rank shares with its host. Every member of the group calls it. ``creator``: the rank of
-    this host that makes the rows, and alone calls ``fill`` on them. A failure on one rank raises on all: there the
-    original error, elsewhere :class:`BackendError`."""
+    """Return rows [n, F] that all ranks of this host share. Every member of the group calls it. ``creator``: the rank
+    of this host that creates the rows, and alone calls ``fill`` on them. A failure on one rank raises on all: the
+    original error there, :class:`BackendError` on other ranks."""
     rows: torch.Tensor | None = None
     fault: Exception | None = None
     word, mine = "", creator == rank_of(group)
@@ -99,8 +99,8 @@ def shared_rows(
 def shared_arrays(
     make: Callable[[], Mapping[str, NDArray[Any]]], creator: int, group: GroupHandle
 ) -> dict[str, NDArray[Any]]:
-    """Named arrays that this rank shares with its host, read only, in one piece of memory. Every member of the group
-    calls it. ``creator``: the rank of this host that alone calls ``make``. Failures as in :func:`shared_rows`."""
+    """Return named arrays that all ranks of this host share, read-only, in one piece of memory. Every member of the
+    group calls it. ``creator``: the rank of this host that alone calls ``make``. Failures as in :func:`shared_rows`."""
     arrays: Mapping[str, NDArray[Any]] = {}
     fault: Exception | None = None
     word = ""
@@ -132,17 +132,17 @@ def shared_arrays(
 
 
 def agree(word: str, fault: Exception | None, group: GroupHandle) -> list[str]:
-    """The word of every member. Raises on all members where one has failed, so that nobody waits for it."""
-    told: list[Any] = [(word, None)]
+    """Return the word of every member. Raises on all members if one has failed, so that no member waits forever."""
+    replies: list[Any] = [(word, None)]
     if group.process_group is not None:
-        told *= len(group.members)
-        dist.all_gather_object(told, (word, None if fault is None else str(fault)), group=group.process_group)
+        replies *= len(group.members)
+        dist.all_gather_object(replies, (word, None if fault is None else str(fault)), group=group.process_group)
     if fault is not None:
         raise fault
-    for member, (_, failure) in zip(group.members, told, strict=True):
+    for member, (_, failure) in zip(group.members, replies, strict=True):
         if failure is not None:
             raise BackendError(f"rank {member} could not share its rows: {failure}")
-    return [text for text, _ in told]
+    return [text for text, _ in replies]
 
 
 def rank_of(group: GroupHandle) -> int:
