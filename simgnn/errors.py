@@ -1,4 +1,4 @@
-"""The exception tree.
+"""Exceptions of simgnn: one class for each kind of input that can be wrong.
 
     SimgnnError
     ├── ConfigError      an experiment file or a command line
@@ -7,15 +7,15 @@
     ├── ProgramError     a program that is not valid
     └── BackendError     a simulation or a run that could not be carried out
 
-Every message says what was got, what was expected and what to do. The command line prints it without a traceback and
-exits with status 2 (``BackendError``: 1). An ``assert`` is for a bug of simgnn itself.
+Every message states what was found, what was expected and what to do. The command line prints it without a traceback
+and exits with status 2 (``BackendError``: 1). Bugs of simgnn itself raise ``AssertionError`` instead.
 """
 
 from collections.abc import Sequence
 
 
 class SimgnnError(Exception):
-    """An error that a user can cause and fix. ``problems`` holds every fault that was found, one line each."""
+    """Base of all errors that a user can cause and fix. ``problems`` holds one line for each fault that was found."""
 
     exit_status = 2
 
@@ -25,22 +25,22 @@ class SimgnnError(Exception):
 
 
 class ConfigError(SimgnnError):
-    """An experiment file or a command line is wrong."""
+    """Raised for a wrong experiment file or command line."""
 
 
 class GraphError(SimgnnError):
-    """A graph, its features, labels or masks cannot be used."""
+    """Raised for a graph, features, labels or masks that cannot be used."""
 
 
 class HardwareError(SimgnnError):
-    """A hardware profile is wrong, or lacks a number that the question needs."""
+    """Raised for a wrong hardware profile, or for a profile that lacks a needed number."""
 
 
 class ProgramError(SimgnnError):
-    """A program breaks a rule for its ops and buffers."""
+    """Raised for a program that breaks a rule for ops and buffers."""
 
 
 class BackendError(SimgnnError):
-    """A simulation or a run could not be carried out."""
+    """Raised for a simulation or a run that could not be carried out."""
 
     exit_status = 1

@@ -2,4 +2,4 @@
 
 MAX_RANKS = 65_536
 MAX_PAIRED_RANKS = 8_192
-"""For a single op whose bytes are stated by pairs of ranks: the table of all pairs takes half a GiB."""
+"""Most ranks for an op that states bytes for each pair of ranks: the table of all pairs takes half a GiB."""

@@ -16,9 +16,9 @@ LOCK = ".lock"
 
 @contextmanager
 def locked_folder(folder: Path, option: str, otherwise: str = "name another folder") -> Iterator[None]:
-    """Hold ``folder``. It is made if it is not there, and removed again if nothing was put into it. The lock ends with
-    its process. Raises :class:`ConfigError` where another process holds it; the message says which ``option`` named the
-    folder, and what to do instead of waiting (``otherwise``)."""
+    """Hold the lock of ``folder`` in a ``with`` block. A missing folder is created, and removed at the end if it is
+    empty. The lock is released if the process dies. Raises :class:`ConfigError` if another process holds it; the
+    message names ``option``, which named the folder, and ``otherwise``, what to do instead of waiting."""
     path, made = folder / LOCK, not folder.is_dir()
     with _held(path, option, otherwise):
         try:
@@ -31,15 +31,15 @@ def locked_folder(folder: Path, option: str, otherwise: str = "name another fold
 
 @contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
-    """A temporary folder that is removed in the end. Folders that killed processes of this user left are removed first:
-    nobody holds their lock."""
-    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    """Create a temporary folder and remove it at the end of the ``with`` block. First remove the folders that killed
+    processes of this user left behind, whose locks nobody holds."""
+    for leftover in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         with suppress(OSError):  # without a lock, or held: perhaps not ours to remove
-            found = left.lstat()
+            found = leftover.lstat()
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-                with (left / LOCK).open("r+") as file:
+                with (leftover / LOCK).open("r+") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(left)
+                    shutil.rmtree(leftover)
     # it gets the name by which it is found only once it is locked
     made = Path(tempfile.mkdtemp(prefix=f".{prefix}"))
     with (made / LOCK).open("w") as file:

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEADER_BYTES = 128
-"""A file that is no larger has no elements; an empty array cannot be mapped."""
+"""Files up to this size hold no elements; an empty array cannot be memory-mapped."""
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
-    """The array of an ``.npy``, without pickle, or a read-only map of it (``mapped``). Raises ValueError with a
-    reason."""
+    """Read the array of an ``.npy`` file without pickle; ``mapped``: as a read-only memory map. Raises ValueError with
+    a reason."""
     try:
         mode: Literal["r"] | None = "r" if mapped and path.stat().st_size > HEADER_BYTES else None
         array = np.load(path, mmap_mode=mode, allow_pickle=False)
@@ -20,16 +20,16 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
         raise ValueError(str(error) or type(error).__name__) from error
     if not isinstance(array, np.ndarray):
         array.close()
-        raise ValueError("it is an archive, no array")
+        raise ValueError("it is an .npz archive, not an .npy array")
     return array
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of an ``.npz``, without pickle. Raises ValueError, with the reason, where it cannot be read."""
+    """Read all arrays of an ``.npz`` archive without pickle. Raises ValueError with a reason if it cannot be read."""
     try:
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it is no archive of arrays")
+            raise ValueError("it is not an .npz archive")
         with archive:
             return {name: np.asarray(archive[name]) for name in archive.files}
     # damage makes the parser of headers raise TokenError, TypeError or OverflowError, and each way of compression a

@@ -1,4 +1,4 @@
-"""Checks the paths that results go to before the work begins, so that no work is lost to a bad path."""
+"""Checks output paths before the work begins, so that no work is lost to a bad path."""
 
 import errno
 import os
@@ -11,12 +11,12 @@ PATH_FAULTS = frozenset(
     {errno.EACCES, errno.EEXIST, errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
      errno.ENOTDIR, errno.ENOTEMPTY, errno.EPERM, errno.EROFS, errno.EXDEV}
 )  # fmt: skip
-"""Errors that naming another path fixes; a full disk is none of them."""
+"""OS errors that another path avoids. A full disk is not among them."""
 
 
 def named_path(text: str, option: str) -> Path:
-    """The path that a command line names by ``option``. Raises :class:`ConfigError` for an empty one, such as an unset
-    variable of a script: it would mean the current folder."""
+    """Return the path that a command line gives for ``option``. Raises :class:`ConfigError` if it is empty, such as an
+    unset variable of a script, since an empty path would mean the current folder."""
     if not text:
         raise ConfigError(
             f"{option}: got '', expected a path: name one (. is the current folder), or leave the option out"
@@ -25,17 +25,17 @@ def named_path(text: str, option: str) -> Path:
 
 
 def check_output_folder(path: Path, option: str) -> None:
-    """Raise :class:`ConfigError` unless the folder ``path``, which ``option`` names, can be made or replaced."""
+    """Raise :class:`ConfigError`, which names ``option``, unless the folder ``path`` can be created or replaced."""
     _check(path, option, folder=True)
 
 
 def check_output_file(path: Path, option: str) -> None:
-    """Raise :class:`ConfigError` unless the file ``path`` can be written once its folder is made."""
+    """Raise :class:`ConfigError`, which names ``option``, unless the file ``path`` can be written."""
     _check(path, option, folder=False)
 
 
 def make_parent(path: Path) -> None:
-    """Make the folder that ``path`` will lie in."""
+    """Create the folder that contains ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
 
 

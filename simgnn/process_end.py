@@ -1,7 +1,7 @@
-"""How processes end: quietly when the reader of their output has gone, and together with the process that started them.
+"""Ends processes quietly when the reader of their output has gone, and together with the process that started them.
 
-The standard input of a process with a lifeline is a pipe that nobody writes to: the kernel closes the other end when
-the starter dies, also by SIGKILL. Unlike Linux's signal of a dead parent this does not depend on which thread forked.
+The standard input of a process with a lifeline is a pipe that nobody writes to. The kernel closes its other end when
+the starting process dies, even by SIGKILL. Unlike Linux's PR_SET_PDEATHSIG, this works whichever thread forked.
 """
 
 import io
@@ -13,14 +13,14 @@ import threading
 from collections.abc import Callable, Mapping
 
 READER_GONE = 141
-"""The status that shells report for a command that SIGPIPE has ended. The signal would end a run before its ranks."""
+"""Exit status that shells report for a command ended by SIGPIPE. The signal itself would end a run before its ranks."""
 LIFELINE = "SIMGNN_LIFELINE"
-"""Environment variable: a process that finds it ends when its standard input does."""
+"""Environment variable. A process that finds it set ends when its standard input ends."""
 
 
 def ended_quietly(command: Callable[[], int]) -> int:
-    """The exit status of a command, or ``READER_GONE`` when nobody reads its output any more, as ``head`` stops once it
-    has its lines. A broken pipe to anything else is raised."""
+    """Run a command and return its exit status, or ``READER_GONE`` if nobody reads the output any more, as with ``|
+    head``. A broken pipe to anything else is raised."""
     try:
         status = command()
     except BrokenPipeError:
@@ -35,8 +35,8 @@ def ended_quietly(command: Callable[[], int]) -> int:
 
 
 def _output_dropped(failed: bool = False) -> bool:
-    """Whether the reader of a stream has gone before all was written. What is left is dropped, as the interpreter would
-    try to write it again. ``failed``: a write has failed, which may have dropped it, so that flushing does not fail."""
+    """Return whether the reader of standard output or error has gone. Unwritten text is then dropped, since the
+    interpreter would try to write it again. ``failed``: a write has failed already, so that flushing may succeed."""
     gone = False
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by whoever started this
         try:
@@ -56,13 +56,13 @@ def _output_dropped(failed: bool = False) -> bool:
 
 
 def with_lifeline(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """An environment (default: this process's) for a child that ends with this process. Start the child with
-    ``stdin=subprocess.PIPE``, keep that open, and write nothing to it."""
+    """Return an environment (default: a copy of this process's) for a child that ends with this process. Start the
+    child with ``stdin=subprocess.PIPE``, keep the pipe open, and write nothing to it."""
     return {**(os.environ if environment is None else environment), LIFELINE: "1"}
 
 
 def follow_starter() -> None:
-    """Send the main thread, which calls this, SIGTERM once the starter has gone. Without the variable: do nothing."""
+    """Send SIGTERM to the calling main thread once the starting process has gone; do nothing without ``LIFELINE``."""
     # children of this process have other lifelines, or none
     if os.environ.pop(LIFELINE, None) is None:
         return

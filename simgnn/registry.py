@@ -1,8 +1,8 @@
-"""Finds the class of a policy by its ``kind``, and reports what a user's own policy raises.
+"""Finds the class of a policy by its ``kind``, and reports errors of users' own policies.
 
-A shipped policy is a file in the folder of its slot. Others are named ``package.module:Class``, or by an entry point
-``SLOT.KIND`` of the group ``simgnn.policies``. Only :func:`policy_class` imports code that an experiment names;
-whoever reads a run directory or a statistics file uses :func:`shipped`, which never does.
+A shipped policy is a file in the folder of its slot. A user's policy is named ``package.module:Class``, or by an entry
+point ``SLOT.KIND`` of the group ``simgnn.policies``. Only :func:`policy_class` imports code that an experiment names.
+Code that reads run directories or statistics files calls :func:`shipped`, which imports none.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ PARTITIONERS = "simgnn.partition.partitioners"
 
 @cache
 def shipped(slot: str) -> Mapping[str, type[Policy]]:
-    """The shipped choices of a slot, by kind in alphabetical order."""
+    """Return the shipped policies of a slot by kind, in alphabetical order."""
     package = importlib.import_module(PARTITIONERS if slot == "partition" else f"simgnn.policies.{slot}")
     found: dict[str, type[Policy]] = {}
     for module in pkgutil.iter_modules(package.__path__):
@@ -44,22 +44,22 @@ def shipped(slot: str) -> Mapping[str, type[Policy]]:
 
 
 def available(slot: str) -> list[str]:
-    """Kinds of a slot that an experiment may name, those of installed packages included."""
+    """List the kinds that an experiment may name for a slot, including those of installed packages."""
     prefix = f"{slot}."
     installed = {name.removeprefix(prefix) for name in entry_points(group=GROUP).names if name.startswith(prefix)}
     return [*shipped(slot), *sorted(installed - shipped(slot).keys())]
 
 
 def is_kind(slot: str, kind: object) -> bool:
-    """Whether ``kind`` may name a policy of a slot; a user's own code is not imported to find out."""
+    """Return whether ``kind`` can name a policy of a slot, without importing users' code."""
     return isinstance(kind, str) and (kind in shipped(slot) or ":" in kind or kind in available(slot))
 
 
 def policy_class(slot: str, kind: object) -> type[Policy]:
-    """The class of a policy. Imports its module, so ``kind`` must come from what a user asked to run.
+    """Import and return the class of a policy. ``kind`` must come from what a user asked to run.
 
-    Raises :class:`ConfigError`, without the file and the key, for a kind that names no module or no class, a module
-    that cannot be imported, and a class that is no policy of the slot.
+    Raises :class:`ConfigError` for a kind without a module or class, a module that cannot be imported, and a class that
+    is no policy of the slot. The caller adds file and key to the message.
     """
     if isinstance(kind, str) and kind in shipped(slot):
         return shipped(slot)[kind]
@@ -77,32 +77,32 @@ def policy_class(slot: str, kind: object) -> type[Policy]:
 
 
 def is_external(policy: Policy) -> bool:
-    """Whether a policy is the user's own, not a shipped one."""
+    """Return whether a policy is defined by a user, not shipped."""
     return policy.label not in shipped(policy.slot)
 
 
 def source_digest(policy: Policy) -> str:
-    """SHA-256 of the file that a user's own policy is written in; "" for a shipped one."""
+    """Return the SHA-256 of the file that defines a user's policy; "" for a shipped policy."""
     if not is_external(policy):
         return ""
     return hashlib.sha256(Path(inspect.getfile(type(policy))).read_bytes()).hexdigest()
 
 
 def folder_of(policy: Policy) -> str:
-    """The folder on the import path that a policy's class was found in, for other processes to find it too."""
+    """Return the folder on the import path that holds a policy's package, so that other processes can import it."""
     module = sys.modules[type(policy).__module__]
     return str(Path(inspect.getfile(module)).resolve().parents[module.__name__.count(".")])
 
 
 def add_to_path(folder: str) -> None:
-    """Search a folder for modules after all others, so that it hides none of them."""
+    """Append a folder to the module search path, so that it hides no other module."""
     if folder not in sys.path:
         sys.path.append(folder)
         importlib.invalidate_caches()
 
 
 def _imported(kind: str, module: str, name: str) -> Any:
-    """The class ``name`` of a user's ``module``."""
+    """Import a user's ``module`` and return its class ``name``."""
     try:
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's module raises
@@ -122,7 +122,7 @@ def _imported(kind: str, module: str, name: str) -> Any:
 
 
 def _summary(error: BaseException) -> str:
-    """The kind of an error and the first line of its message."""
+    """Return the type of an error and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
@@ -131,13 +131,13 @@ def _checked(slot: str, kind: str, found: Any) -> type[Policy]:
         of = getattr(found, "slot", None) if issubclass(found, Policy) else None
         other = "no policy" if of is None else f"a policy of slot {of}"
         raise ConfigError(
-            f"got '{kind}', which is {other}, expected one of slot {slot}: derive it from the base of the slot "
+            f"got '{kind}', which is {other}, expected a policy of slot {slot}: derive it from the slot's base class "
             "(simgnn.policy, simgnn.emit)"
         )
     policy: type[Policy] = found
     if inspect.isabstract(policy):
         missing = ", ".join(sorted(policy.__abstractmethods__))
-        raise ConfigError(f"got '{kind}', a class that lacks what every {slot} defines: {missing}")
+        raise ConfigError(f"got '{kind}', a class without what every {slot} policy must define: {missing}")
     if policy.model_fields["kind"].annotation is not str:
         raise ConfigError(
             f"got '{kind}', a class whose field 'kind' names another policy; write kind: str = \"\" in the class"
@@ -147,8 +147,8 @@ def _checked(slot: str, kind: str, found: Any) -> type[Policy]:
 
 @contextmanager
 def reported(policies: Iterable[Policy]) -> Iterator[None]:
-    """Turn errors that a user's own policies raise inside the block into :class:`ConfigError`, which names the file,
-    the class and the method."""
+    """Turn errors that users' policies raise inside the block into :class:`ConfigError`, which names file, class and
+    method."""
     try:
         yield
     except SimgnnError:
@@ -161,7 +161,7 @@ def reported(policies: Iterable[Policy]) -> Iterator[None]:
 
 
 def blamed(policies: Iterable[Policy], error: BaseException) -> str | None:
-    """A sentence on which of the user's policies raised an error, and where; None if none of their files took part."""
+    """Describe which user's policy raised an error, and where; None if no user's file is in the traceback."""
     files = {inspect.getfile(sys.modules[type(one).__module__]): one for one in policies if is_external(one)}
     steps = [step for step in traceback.walk_tb(error.__traceback__) if step[0].f_code.co_filename in files]
     if not steps:  # the simulator's event loop raises a copy of what an event raised

@@ -1,4 +1,4 @@
-"""Turns faults that pydantic found in a file into sentences: key path, what was got and expected, the nearest name."""
+"""Turns validation errors of pydantic into messages: key path, value found, what was expected, nearest name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -11,7 +11,7 @@ from simgnn.spelling import nearest
 from simgnn.units import example
 
 UNREADABLE = "unreadable"
-"""Type of a fault that only follows from another one and is not reported."""
+"""Type of a fault that only follows from another fault and is not reported."""
 _EXPECTED = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -42,7 +42,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validated(model: type[Model], table: object, label: object) -> Model:
-    """A table, or JSON text, as ``model``. Raises :class:`ConfigError` with every fault, each after ``label``."""
+    """Parse a table, or JSON text, as ``model``. Raises :class:`ConfigError` with every fault, each after ``label``."""
     try:
         return model.model_validate_json(table) if isinstance(table, str) else model.model_validate(table)
     except ValidationError as error:
@@ -50,7 +50,7 @@ def validated(model: type[Model], table: object, label: object) -> Model:
 
 
 def sentences(model: type[BaseModel], error: ValidationError) -> list[str]:
-    """One line for each fault of a table that should have become ``model``."""
+    """Return one line for each fault that pydantic found in a table of ``model``."""
     lines: list[str] = []
     for fault in error.errors(include_url=False):
         # a list or a table may be too short only because of faults in its entries, which are reported
@@ -73,7 +73,7 @@ def _describe(model: type[BaseModel], path: Sequence[int | str], fault: Mapping[
     if kind == "value_error":
         return str(fault["msg"]).removeprefix("Value error, ")
     if kind == "json_invalid":
-        return f"no JSON: {fault['ctx']['error']}"
+        return f"not valid JSON: {fault['ctx']['error']}"
     got = _shown(fault["input"])
     if kind == "literal_error":
         choices = _choices(_annotation(model, path))
@@ -95,7 +95,7 @@ def _describe(model: type[BaseModel], path: Sequence[int | str], fault: Mapping[
 
 
 def _expected(model: type[BaseModel], path: Sequence[int | str]) -> str:
-    """What a missing key should hold, as the end of a sentence; "" if there is nothing to say."""
+    """Describe what a missing key should hold, as the end of a message; "" if unknown."""
     annotation = _annotation(model, path)
     if _is_model(annotation):
         required = (name for name, field in annotation.model_fields.items() if field.is_required())
@@ -112,7 +112,7 @@ def _expected(model: type[BaseModel], path: Sequence[int | str]) -> str:
 
 
 def _annotation(model: type[BaseModel], path: Sequence[int | str]) -> Any:
-    """The type that a key path leads to, or None."""
+    """Return the type at a key path of ``model``, or None."""
     here: Any = model
     for part in path:
         here = _unwrap(here)
@@ -129,7 +129,7 @@ def _annotation(model: type[BaseModel], path: Sequence[int | str]) -> Any:
 
 
 def _unwrap(annotation: Any) -> Any:
-    """The annotation without ``Annotated`` and without ``None``."""
+    """Strip ``Annotated`` and ``None`` from a type annotation."""
     while True:
         arguments = get_args(annotation)
         if hasattr(annotation, "__metadata__"):

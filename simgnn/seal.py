@@ -1,7 +1,7 @@
 """SHA-256 seals: digests that are stored with files when they are written and compared when they are read.
 
-This alone recognises a file that was damaged or edited in between. A seal protects against mishaps, not against
-forgery: whoever edits a file on purpose can delete or renew the seal.
+Only a seal detects that files were damaged or edited after they were written. It protects against mishaps, not against
+forgery: anyone who edits a file on purpose can delete or renew the seal.
 """
 
 import hashlib
@@ -14,28 +14,28 @@ from simgnn.errors import ConfigError
 from simgnn.tomlfile import write_atomically
 
 SEAL = "seal.json"
-"""The file that holds the digests of a sealed folder: file name relative to the folder -> SHA-256."""
+"""File of a sealed folder that maps each file's relative name to its SHA-256."""
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
+    """Return the SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def json_digest(value: Any) -> str:
-    """SHA-256 of plain values (dicts, lists, text, numbers) in their canonical JSON form, in hex."""
+    """Return the SHA-256 of plain values (dicts, lists, text, numbers) in canonical JSON form, in hex."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def digests_of(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
-    """Digests of the files among ``paths`` that exist, by their names relative to ``folder``."""
+    """Return the digests of those ``paths`` that exist, by name relative to ``folder``."""
     return {path.relative_to(folder).as_posix(): file_digest(path) for path in paths if path.is_file()}
 
 
 def check_digests(folder: Path, digests: Mapping[str, str], remedy: str) -> None:
-    """Raise :class:`ConfigError`, which ends with ``remedy``, where a file of ``folder`` is missing or has another
-    digest than ``digests`` states."""
+    """Raise :class:`ConfigError` if a file of ``folder`` is missing or does not match ``digests``. The message ends
+    with ``remedy``, which says what to do."""
     found = digests_of(folder, [folder / name for name in digests])
     changed = sorted(name for name, digest in digests.items() if found.get(name) != digest)
     if changed:
@@ -46,14 +46,14 @@ def check_digests(folder: Path, digests: Mapping[str, str], remedy: str) -> None
 
 
 def seal_folder(folder: Path, paths: Iterable[Path]) -> None:
-    """Write the digests of those ``paths`` that exist to the folder's seal."""
+    """Write the seal of ``folder``, with the digests of those ``paths`` that exist."""
     table = {"format": 1, "files": digests_of(folder, paths)}
     write_atomically(folder / SEAL, json.dumps(table, indent=1) + "\n")
 
 
 def check_seal(folder: Path, remedy: str) -> None:
-    """Raise :class:`ConfigError` where a sealed file of ``folder`` is missing or changed. A folder without a seal
-    passes: earlier versions wrote none."""
+    """Raise :class:`ConfigError` if a sealed file of ``folder`` is missing or changed. A folder without a seal passes,
+    since earlier versions wrote none."""
     path = folder / SEAL
     if not path.is_file():
         return

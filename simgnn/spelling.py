@@ -1,11 +1,11 @@
-"""Names that were meant."""
+"""Suggests the name that a misspelled name probably means."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`` (did you mean '...'?)`` for the known name that looks most like ``name``; empty when none does."""
+    """Return `` (did you mean '...'?)`` with the known name most similar to ``name``; empty if none is similar."""
     originals: dict[str, str] = {}
     for entry in known:
         originals.setdefault(entry.lower(), entry)

@@ -1,4 +1,4 @@
-"""TOML files: loads them with the place of every fault, inherits by ``extends``, overrides keys, writes atomically."""
+"""Loads TOML files with precise errors, resolves ``extends``, overrides keys, and writes files atomically."""
 
 import os
 import tempfile
@@ -19,7 +19,7 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class Layer:
-    """One table of settings and where it comes from: ``label`` for messages, ``folder`` for its relative paths."""
+    """One table of settings. ``label`` names the table in messages; relative paths in it start at ``folder``."""
 
     label: str
     folder: Path
@@ -27,7 +27,7 @@ class Layer:
 
 
 def load_toml(path: Path) -> Table:
-    """The table of a TOML file, or a :class:`ConfigError` that names the file and, for a syntax error, the line."""
+    """Load a TOML file. Raises :class:`ConfigError` that names the file and, for a syntax error, the line."""
     try:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
@@ -43,9 +43,9 @@ def load_toml(path: Path) -> Table:
 
 
 def inherited(path: Path, find: Callable[[str], Path | None], known: Sequence[str] = ()) -> list[Layer]:
-    """The file and all files that it extends, ancestors first. Raises :class:`ConfigError` for a circle.
+    """Load a file and all files that it extends, ancestors first. Raises :class:`ConfigError` for a circle.
 
-    ``extends`` names something that ``find`` knows (a shipped system), or a path relative to the file.
+    ``extends`` names a shipped system, which ``find`` looks up, or a path relative to the file.
     """
     layers: list[Layer] = []
     chain: list[Path] = []
@@ -82,9 +82,8 @@ def _parent(label: str, folder: Path, parent: object, find: Callable[[str], Path
 
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any], choices: Collection[str] = ()) -> Table:
-    """A new table: ``over`` on top of ``base``, table by table. A top-level table named in ``choices`` holds the
-    options of its ``kind``: where ``over`` picks another kind, the options of the old one are dropped instead of
-    merged."""
+    """Return a new table: ``base`` with ``over`` merged into it, table by table. A top-level table named in ``choices``
+    holds the options of its ``kind``: if ``over`` picks another kind, the options of the old kind are dropped."""
     merged: Table = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -97,7 +96,7 @@ def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any], choices: Collec
 
 
 def parse_override(text: str) -> Table:
-    """``a.b=value`` as a nested table. The value is read as TOML; what is not TOML is taken as a string."""
+    """Parse ``a.b=value`` as a nested table. The value is read as TOML, or as a string if it is not valid TOML."""
     key, equals, value = text.partition("=")
     parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
@@ -113,7 +112,7 @@ def parse_override(text: str) -> Table:
 
 
 def leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """(key path, value) of everything in a table that is not itself a table."""
+    """Iterate over (key path, value) of all entries of nested tables that are not tables themselves."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from leaves(value, (*path, key))
@@ -122,7 +121,7 @@ def leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def without_none(value: Any) -> Any:
-    """The same nested value without None entries (TOML has no null); tuples become lists."""
+    """Copy nested values without None entries, since TOML has no null; tuples become lists."""
     if isinstance(value, Mapping):
         return {key: without_none(entry) for key, entry in value.items() if entry is not None}
     if isinstance(value, list | tuple):
@@ -131,12 +130,12 @@ def without_none(value: Any) -> Any:
 
 
 def write_toml(path: Path, table: Mapping[str, Any]) -> None:
-    """Write a table under a temporary name and rename it, so that no half-written file is ever seen."""
+    """Write a table to a temporary TOML file, then rename it, so that readers never see a partial file."""
     write_atomically(path, tomli_w.dumps(without_none(table)))
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write text as UTF-8 beside ``path`` and rename it."""
+    """Write text as UTF-8 to a temporary file beside ``path``, then rename it to ``path``."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

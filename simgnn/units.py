@@ -1,4 +1,4 @@
-"""Quantities with units: converts text such as "22.7 GB/s" to an SI number and back, exactly.
+"""Converts quantities with units, such as "22.7 GB/s", to SI numbers and back, exactly.
 
 A number without a unit is rejected: 400 may be bits or bytes. Inside the package all numbers are SI: bytes, seconds,
 watts. Decimal prefixes are powers of 1000 (kB, MB), binary ones of 1024 (KiB, MiB); a bit is an eighth of a byte.
@@ -53,17 +53,17 @@ _WORDS = {
     "Hz": ("a frequency", "2.5 GHz"),
     "ratio": ("a share in percent", "3 %"),
 }
-"""What a quantity of each dimension is called, and an example."""
+"""Name of the quantities of each dimension, and an example."""
 _RECIPROCALS = {"s/flop": "flop/s", "s/B": "bytes/s"}
-"""Costs that may also be written as a rate: "20 GB/s" is "50 ps/B"."""
+"""Costs that may also be written as rates: "20 GB/s" means "50 ps/B"."""
 
 
 def parse(text: object, dimension: str) -> float:
-    """The SI number of a quantity with its unit.
+    """Convert a quantity with a unit to its SI number.
 
     ``dimension``: "bytes", "bytes/s" (bits are converted), "s", "W", "flop/s", "Hz", "ratio" (percent), a count such as
-    "edges", or a cost "s/<thing>" such as "s/B". Raises ValueError, with what was got and expected, for a bare number,
-    an unknown unit, a negative or an infinite number.
+    "edges", or a cost "s/<thing>" such as "s/B". Raises ValueError, which states what was found and what was expected,
+    for a bare number, an unknown unit, and a negative or infinite number.
     """
     expected = f"expected {_describe(dimension)[0]} with its unit, such as '{example(dimension)}'"
     if isinstance(text, bool) or not isinstance(text, str | int | float):
@@ -101,8 +101,8 @@ def _convert(number: Decimal, unit: str, dimension: str, text: str) -> float:
 
 
 def format_quantity(value: float, dimension: str) -> str:
-    """Text that :func:`parse` reads back as exactly ``value`` (finite, not negative). Sizes with at most two decimals
-    in binary units are written so ("35.75 MiB"), others in the largest decimal unit that is not above them."""
+    """Format ``value`` (finite, not negative) as text that :func:`parse` reads back exactly. Sizes with at most two
+    decimals in a binary unit use it ("35.75 MiB"); others use the largest decimal unit that is not above them."""
     assert 0 <= value < math.inf, f"{value} is not a quantity"
     exact = Decimal(repr(float(value)))
     scales = units(dimension)
@@ -125,7 +125,7 @@ def format_quantity(value: float, dimension: str) -> str:
 
 @cache
 def units(dimension: str) -> Scales:
-    """Every unit of a dimension with its size in SI."""
+    """Return every unit of a dimension with its size in SI."""
     if dimension in _DIMENSIONS:
         return _DIMENSIONS[dimension]
     if dimension in COUNTS:
@@ -136,17 +136,17 @@ def units(dimension: str) -> Scales:
 
 
 def cost_of(unit: str) -> str:
-    """The dimension of seconds for each of ``unit``: "B" -> "s/B", "edges" -> "s/edge"."""
+    """Return the dimension of a cost in seconds for each ``unit``: "B" -> "s/B", "edges" -> "s/edge"."""
     return f"s/{_singular(unit) if unit in COUNTS else unit}"
 
 
 def example(dimension: str) -> str:
-    """A quantity of a dimension as a file writes it."""
+    """Return an example of a quantity of a dimension, as it is written in a file."""
     return _describe(dimension)[1]
 
 
 def _describe(dimension: str) -> tuple[str, str]:
-    """What a quantity of a dimension is called, and an example."""
+    """Return the name of a dimension's quantities, and an example."""
     if dimension in _WORDS:
         return _WORDS[dimension]
     thing = dimension.removeprefix("s/")

@@ -1,1 +1,1 @@
-"""Studies over many experiments."""
+"""Studies: scores of predictions over many experiments."""

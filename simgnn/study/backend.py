@@ -1,4 +1,4 @@
-"""What a study needs of the commands: to calibrate, prepare, predict and run (:mod:`simgnn.cli.backend`)."""
+"""Interface to the commands that a study needs: calibrate, prepare, predict and run (:mod:`simgnn.cli.backend`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from simgnn.sampling.batches.sizes import BatchSizes
 
 @dataclass(frozen=True)
 class Predicted:
-    """A prediction and what it was made of."""
+    """A prediction, with the program and the machine that it was made from."""
 
     result: Result
     program: Program
@@ -26,7 +26,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Counted:
-    """What predicting a prepared experiment without its graph needs: statistics of the partition, and for mini-batches
+    """Replaces the graph when a prepared experiment is predicted: statistics of the partition and, for mini-batches,
     the sizes of every batch and the number of hot rows that they were counted with."""
 
     stats: PartitionStats
@@ -41,37 +41,37 @@ class Counted:
 
 
 class Backend(Protocol):
-    """Each method is one command's work and may raise :class:`simgnn.errors.SimgnnError`."""
+    """Commands that a study calls. Each method may raise :class:`simgnn.errors.SimgnnError`."""
 
     def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
-        """Measure this machine, ``passes`` times over, and write its profile to ``out``, whole or not at all."""
+        """Measure this machine in ``passes`` passes, and write the profile to ``out``, complete or not at all."""
 
     def declare(self, testbed: Path, base: Path, out: Path) -> None:
-        """Write the profile of a testbed as its file declares it, on the devices of the profile ``base``."""
+        """Write the profile of a testbed: links as the testbed's file declares, devices of the profile ``base``."""
 
     def check(self, experiment: Experiment) -> None:
-        """Check that an experiment can be prepared and predicted."""
+        """Raise an error unless an experiment can be prepared and predicted."""
 
     def prepare(self, experiment: Experiment, out: Path) -> Counted:
         """Write the run directory of an experiment, ready to be started."""
 
     def predict(self, experiment: Experiment, profile: Profile, counted: Path | None = None) -> Predicted:
-        """Simulate an experiment whose graph is a statistics file, on batches of the sizes in the file ``counted``."""
+        """Simulate an experiment on a statistics file. ``counted``: a file with the sizes of its batches."""
 
     def check_testbed(self) -> None:
-        """Raise :class:`simgnn.errors.ConfigError` where this machine cannot have testbeds, before any work."""
+        """Raise :class:`simgnn.errors.ConfigError` if this machine cannot run testbeds."""
 
     def up(self, testbed: Path) -> None:
-        """Bring a testbed up. Nothing is left to be taken down when this raises."""
+        """Start a testbed. If this raises, there is nothing to remove."""
 
     def down(self, testbed: Path) -> None:
-        """Remove a testbed that :meth:`up` has brought up, whatever became of it since."""
+        """Remove a testbed that :meth:`up` started, even if it has failed since."""
 
     def run(self, directory: Path, testbed: Path | None) -> Result:
-        """Train a prepared run directory in fresh processes, on this machine or inside a testbed that is up."""
+        """Train a prepared run directory in new processes, on this machine or inside a running testbed."""
 
     def canary(self) -> float:
-        """Seconds that a fixed piece of reference work takes now, in a fresh process."""
+        """Measure the seconds of a fixed piece of reference work, in a new process."""
 
     def tell(self, text: str) -> None:
         """Report a line of progress."""

@@ -1,4 +1,4 @@
-"""Cases of a suite: one level of each axis, and the experiment that they make."""
+"""Cases of a validation suite: each combines one level of every axis into one experiment."""
 
 import os
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from simgnn.tomlfile import Table, deep_merge, inherited
 Axis = Literal["graph", "partition", "ranks", "topology", "experiment"]
 AXES: tuple[Axis, ...] = ("graph", "partition", "ranks", "topology", "experiment")
 DATA = "$SIMGNN_DATA/"
-"""How a suite names a file in the folder of real graphs, which is another one on every machine."""
+"""Prefix of paths in suites that stands for the folder of real graphs, which differs between machines."""
 
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """One experiment on one graph, partition, number of ranks and topology, by the names of their levels."""
+    """One case of a suite: names of graph, partition, topology and experiment, and the number of ranks."""
 
     graph: str
     partition: str
@@ -31,24 +31,24 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Names the case in messages, and its folders."""
+        """The name of the case in messages, and of its folders."""
         return f"{self.graph}-{self.partition}-P{self.ranks}-{self.topology}-{self.experiment}"
 
     def level(self, axis: Axis) -> str:
-        """Name of the case's level on an axis."""
+        """Return the name of the case's level on an axis."""
         return str(getattr(self, axis))
 
     def levels(self) -> tuple[str, ...]:
-        """Names of the case's levels in the order of ``AXES``."""
+        """Return the names of the case's levels in the order of ``AXES``."""
         return tuple(self.level(axis) for axis in AXES)
 
     def without(self, axes: Sequence[Axis]) -> tuple[str, ...]:
-        """Names of the case's levels on all other axes."""
+        """Return the names of the case's levels on all axes other than ``axes``."""
         return tuple(self.level(axis) for axis in AXES if axis not in axes)
 
 
 def case_experiment(extends: str, settings: Sequence[Table], hardware: str | None = None) -> Experiment:
-    """The shipped system ``extends`` under ``settings``. Raises :class:`ConfigError` with every fault."""
+    """Build an experiment: ``settings`` on top of the shipped system ``extends``. Raises :class:`ConfigError`."""
     path = system_path(extends)
     if path is None:
         known = system_names()
@@ -62,17 +62,18 @@ def case_experiment(extends: str, settings: Sequence[Table], hardware: str | Non
 
 
 def with_data_folder(experiment: Experiment) -> Experiment:
-    """The experiment with ``$SIMGNN_DATA/`` in its graph's source replaced by that folder, which must be there."""
+    """Replace ``$SIMGNN_DATA/`` in an experiment's graph source. Raises :class:`ConfigError` if the graph is
+    missing."""
     source = experiment.graph.source
     if not source.startswith(DATA):
         return experiment
     folder = os.environ.get("SIMGNN_DATA", "")
     if not os.path.isdir(folder):
         raise ConfigError(
-            f"graph.source: got '{source}', and SIMGNN_DATA is {f'{folder!r}, no folder' if folder else 'not set'}; "
+            f"graph.source: got '{source}', and SIMGNN_DATA is {f'{folder!r}, not a folder' if folder else 'not set'}; "
             "set it to the folder of the real graphs"
         )
     found = os.path.join(os.path.abspath(folder), source.removeprefix(DATA))
     if not os.path.exists(found):
-        raise ConfigError(f"graph.source: got '{source}', but there is no {found}; put it there, or set SIMGNN_DATA")
+        raise ConfigError(f"graph.source: got '{source}', but {found} does not exist; put it there, or set SIMGNN_DATA")
     return experiment.model_copy(update={"graph": experiment.graph.model_copy(update={"source": found})})

@@ -1,4 +1,4 @@
-"""Scores predicted collectives against measured ones that they were not fitted to: other sizes, other rank counts."""
+"""Scores predicted collectives against measurements that were left out of the fit: other sizes, other rank counts."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ Share = Annotated[StrictFloat, Field(gt=0.0)]
 
 
 class Measured(Strict):
-    """A machine of the tables, a profile with enough devices, and whether groups across hosts count too."""
+    """A machine to score: ``gpu`` names it in the measured tables, ``profile`` has enough devices of it."""
 
     gpu: StrictStr
     profile: StrictStr
@@ -30,7 +30,7 @@ class Measured(Strict):
 
 
 class CollectiveBars(Strict):
-    """Largest accepted mean errors, with sizes held out and with rank counts held out."""
+    """Largest accepted mean errors when sizes, or rank counts, are held out of the fit."""
 
     sizes_held_out: Share
     ranks_held_out: Share
@@ -48,7 +48,7 @@ class CollectiveSuite(Strict):
 
 @dataclass(frozen=True)
 class TableLine:
-    """Mean error on one table of ``n`` rows; ``judged``: with noise forgiven up to the bar."""
+    """Mean error on a table of ``n`` rows. ``judged``: the mean where errors within noise count as at most the bar."""
 
     held_out: str
     table: str
@@ -59,7 +59,7 @@ class TableLine:
 
 @dataclass(frozen=True)
 class CollectiveBoard:
-    """What ``simgnn validate nccl`` reports. ``means``: over all rows, noise forgiven, by what was held out."""
+    """Result of ``simgnn validate nccl``. ``means``: mean ``judged`` error over all rows, by what was held out."""
 
     suite: str
     lines: tuple[TableLine, ...]
@@ -75,17 +75,17 @@ class CollectiveBoard:
 
 
 def load_collectives(path: Path) -> CollectiveSuite:
-    """The suite of a file; :class:`ConfigError` with every fault."""
+    """Load a suite of collectives from a file. Raises :class:`ConfigError` that lists every fault."""
     return validated(CollectiveSuite, load_toml(path), path)
 
 
 def score_collectives(suite: CollectiveSuite, folder: Path | None = None) -> CollectiveBoard:
-    """Fit all but what is held out, predict that, and score. ``folder``: the tables' (default: beside ``SIMGNN_DATA``).
-    Raises :class:`ConfigError` when the tables are not there, :class:`HardwareError` when they do not suffice."""
+    """Fit the measured tables without the held-out rows, predict these rows, and score. ``folder``: of the tables.
+    Raises :class:`ConfigError` without tables, :class:`HardwareError` if they do not suffice."""
     found = find_tables(folder)
     if found is None:
         raise ConfigError(
-            "nccl: expected the tables in the folder 'measured/nccl' beside SIMGNN_DATA, which is not there; set "
+            "nccl: expected measured tables in the folder 'measured/nccl' beside SIMGNN_DATA, which is missing; set "
             "SIMGNN_DATA to the folder of the real graphs"
         )
     tables = read_tables(found)

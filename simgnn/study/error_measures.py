@@ -1,7 +1,7 @@
-"""How good predictions are: formulas over arrays [n] of predicted and measured times of n cases.
+"""Measures of how good predictions are, from arrays [n] of predicted and measured times of n cases.
 
-``noise`` is the standard error of each measured median as a share of it. Where there was only one repeat it is NaN, and
-no error is forgiven.
+``noise`` is the standard error of each measured median, divided by that median. It is NaN for a single repeat; no error
+is then excused as noise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 MEDIAN_EFFICIENCY = float(np.sqrt(np.pi / 2))
-"""Standard error of a median over that of a mean, for many normal samples."""
+"""Standard error of a median divided by that of a mean, for many normal samples."""
 NOISE_FACTOR = 2.0
-"""Standard errors within which a difference is taken for noise."""
+"""Differences of up to this many standard errors count as noise."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One predictor on one group of cases. Errors are shares of the measured median; None: cannot be told.
+    """Scores of one predictor on one group of cases. Errors are shares of the measured median; None: cannot be
+    computed.
 
-    ``bias``: median signed error. ``noise``: median standard error of the measured medians. ``tau_pairs``,
-    ``regret_groups``, ``coverage_n``: how many were judged. ``coverage_certain``, ``coverage_possible``: coverage when
-    every case whose edge of the interval lies within two standard errors of its measured median counts as outside, or
-    as inside.
+    ``bias``: median signed error. ``noise``: median standard error of measured medians. ``tau_pairs``,
+    ``regret_groups``, ``coverage_n``: pairs, groups, cases judged. ``coverage_certain``, ``coverage_possible``:
+    coverage when all cases within two standard errors of an edge of their interval count as outside, or as inside.
     """
 
     n: int
@@ -54,8 +54,8 @@ def score(
     low: Floats | None = None,
     high: Floats | None = None,
 ) -> Score:
-    """All figures of a predictor. ``groups`` [n]: cases of one group are alternatives of one decision (default: all).
-    ``low``, ``high``: prediction interval, NaN where none was given."""
+    """Compute all scores of a predictor. ``groups`` [n]: cases of one group are alternatives of one decision (default:
+    all). ``low``, ``high``: ends of the prediction intervals, NaN where there is none."""
     errors = predicted / measured - 1.0
     tau, pairs = kendall_tau(predicted, measured, noise)
     mean_regret, worst_regret, decisions = regret(predicted, measured, noise, groups or [0] * len(predicted))
@@ -86,9 +86,9 @@ def score(
 
 
 def median_noise(repeats: Sequence[float]) -> float:
-    """Standard error of the median of repeats as a share of it; NaN for a single one. It is the sample standard
-    deviation over the root of the count, times the factor of a median under normal noise: with few repeats a bootstrap
-    of the median is no better, and not smooth."""
+    """Return the standard error of the median of ``repeats``, divided by that median; NaN for one repeat. It is the
+    sample standard deviation over the root of the count, times the factor of a median under normal noise. With few
+    repeats a bootstrap of the median is no better, and not smooth."""
     if len(repeats) < 2:
         return float("nan")
     error = MEDIAN_EFFICIENCY * np.std(repeats, ddof=1) / np.sqrt(len(repeats))
@@ -96,27 +96,27 @@ def median_noise(repeats: Sequence[float]) -> float:
 
 
 def half_range(repeats: Sequence[float]) -> float | None:
-    """Half the range of repeats as a share of their median, printed as run-to-run spread; None for a single one."""
+    """Return the run-to-run spread: half the range of ``repeats``, divided by their median; None for one repeat."""
     return None if len(repeats) < 2 else float((max(repeats) - min(repeats)) / 2 / np.median(repeats))
 
 
 def forgiven(errors: Floats, noise: Floats, bar: float) -> Floats:
-    """Sizes of errors, [n]; one above the bar but within two standard errors of its measurement counts as the bar."""
+    """Return absolute errors [n]; an error above the bar counts as the bar if it is within two standard errors."""
     sizes = np.abs(errors)
     explained = sizes <= NOISE_FACTOR * np.nan_to_num(noise, nan=0.0)
     return np.asarray(np.where(explained, np.minimum(sizes, bar), sizes))
 
 
 def ordered_pairs(measured: Floats, noise: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Pairs of cases, as two arrays of places, whose measured gap exceeds the noise."""
+    """Return the pairs of cases, as two arrays of indices, whose measured times differ by more than noise."""
     i, j = np.triu_indices(len(measured), k=1)
     kept = _gap_exceeds(measured, noise, i, j)
     return i[kept], j[kept]
 
 
 def kendall_tau(predicted: Floats, measured: Floats, noise: Floats) -> tuple[float | None, int]:
-    """Kendall's tau over the pairs whose measured gap exceeds the noise, and their number. It is (concordant -
-    discordant) / pairs; a pair that is predicted to be equal is neither. None without a pair."""
+    """Return Kendall's tau over the pairs whose measured times differ by more than noise, and the number of pairs. It
+    is (concordant - discordant) / pairs; equal predictions count as neither. Tau is None without pairs."""
     i, j = ordered_pairs(measured, noise)
     if not len(i):
         return None, 0
@@ -127,9 +127,9 @@ def kendall_tau(predicted: Floats, measured: Floats, noise: Floats) -> tuple[flo
 def regret(
     predicted: Floats, measured: Floats, noise: Floats, groups: Sequence[object]
 ) -> tuple[float | None, float | None, int]:
-    """The cost of picking the predicted best: mean and largest of measured(picked) / measured(best) - 1, and the number
-    of decisions. A decision is a group in which at least one pair of cases differs by more than the noise; a pick whose
-    gap to the best lies within the noise costs nothing. Of several predicted to be equal the slowest is picked."""
+    """Return the mean and the largest cost of picking the predicted best, measured(picked) / measured(best) - 1, and
+    the number of decisions. A decision is a group in which at least two cases differ by more than noise; a pick within
+    noise of the best costs nothing. Among equal predictions the slowest case is picked."""
     members: dict[object, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
@@ -149,9 +149,9 @@ def regret(
 def coverage(
     measured: Floats, noise: Floats, low: Floats | None, high: Floats | None
 ) -> tuple[float | None, float | None, float | None, int]:
-    """Share of measured times that lie inside their prediction interval: as measured, when every case that noise could
-    move across an edge counts as outside, and when it counts as inside; and the number of cases with an interval. The
-    shares are None where no case has one."""
+    """Return the share of measured times inside their prediction interval: as measured, with cases that noise could
+    move across an edge counted as outside, and with them counted as inside; and the number of cases with an interval.
+    The shares are None if no case has one."""
     if low is None or high is None or not (given := np.isfinite(low) & np.isfinite(high)).any():
         return None, None, None, 0
     low, high, times = low[given], high[given], measured[given]
@@ -170,8 +170,8 @@ def _gap_exceeds(measured: Floats, noise: Floats, i: NDArray[Any], j: NDArray[An
 
 
 def judge(bars: Mapping[str, Any], found: Score, errors: Floats, noise: Floats) -> list[tuple[str, float | None, bool]]:
-    """(bar, figure, holds) of each bar: error bars on forgiven errors, coverage with noise forgiven, tau and regret on
-    the score as it is. A figure that cannot be computed does not hold.
+    """Return (bar, figure, holds) for each bar. Errors and coverage are judged with noise allowed for, tau and regret
+    as they are. A bar does not hold if the figure cannot be computed.
 
     ``bars``: median_error, mean_error, p90_error, max_error, tau, regret, coverage = (least, most).
     """

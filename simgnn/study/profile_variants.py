@@ -1,4 +1,4 @@
-"""Variants of a hardware profile: a rate reduced, which a score must notice, and the costs that other software has."""
+"""Variants of a hardware profile: with a reduced rate, which a score must notice, or with another software's costs."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -16,10 +16,10 @@ Table = TypeVar("Table", bound=Strict)
 
 
 def slow_down(profile: Profile, what: Slowed) -> Profile:
-    """The profile with one rate cut down to a share: of a primitive (its costs grow), or of a kind of links.
+    """Return the profile with one rate reduced to a share: of a primitive (its costs grow), or of one kind of links.
 
-    The profile stays as it is where it has no such links. Shared-memory links of a library have their rate in the
-    library, so its rates go down with them. Raises :class:`ConfigError` for a primitive that the profile does not have.
+    A profile without such links is unchanged. The rate of shared-memory links is stated by the communication library,
+    so the rates of libraries are reduced with them. Raises :class:`ConfigError` for a primitive that the profile lacks.
     """
     if what.primitive is not None:
         known = sorted({curve.primitive for device in profile.devices.values() for curve in device.curves})
@@ -39,7 +39,7 @@ def slow_down(profile: Profile, what: Slowed) -> Profile:
 
 
 def adjusted(profile: Profile, adjustments: Sequence[Adjustment], memory: float) -> Profile:
-    """The profile with factors on its GPUs' costs, and their memory divided by ``memory``.
+    """Return the profile with factors on the costs of its GPUs, and with their memory divided by ``memory``.
 
     Raises :class:`ConfigError` for a cost that no GPU of the profile has.
     """
@@ -89,7 +89,7 @@ def _slower_backend(backend: Backend, share: float) -> Backend:
 
 
 def _cut(table: Table, names: Sequence[str], share: float) -> Table:
-    """The same table of a profile with the rates of these names, where it has them, times ``share``."""
+    """Return a copy of a profile's table with the named rates, where present, multiplied by ``share``."""
     rates = {name: getattr(table, name) for name in names}
     changed = {name: rate.model_copy(update={"value": rate.value * share}) for name, rate in rates.items() if rate}
     return table.model_copy(update=changed)
