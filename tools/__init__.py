@@ -1,1 +1,1 @@
-"""What makes the data that the package ships: run from a checkout, not installed."""
+"""Scripts that make data shipped with the package; run from a checkout, not installed."""

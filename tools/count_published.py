@@ -1,5 +1,5 @@
-"""``python -m tools.count_published``: counts on graphs what a ``published`` suite assumes of graphs that are not here:
-how often rows are read again, the balance of METIS partitions, and the partitions of a graph that it names."""
+"""``python -m tools.count_published``: counts on available graphs what a ``published`` suite assumes of other graphs:
+how often rows are read again, the balance of METIS partitions, and the partitions of a named graph."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ from simgnn.registry import shipped
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print TOML for a suite's file; exit status 2 for bad input."""
+    """Print TOML for the file of a suite; exit status 2 for bad input."""
     parser = argparse.ArgumentParser(prog="python -m tools.count_published", description=__doc__)
     parser.add_argument("graphs", type=Path, nargs="+", help="graphs to count; of balance, medians over them")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4], help="rank counts")
@@ -61,12 +61,12 @@ def _toml(graphs: Sequence[Path], ranks: Sequence[int], partition: Path | None) 
 
 
 def degree(graph: Graph) -> float:
-    """In-edges a vertex."""
+    """Return the in-edges per vertex."""
     return graph.csr.edges / graph.vertices
 
 
 def reread_hits(graph: Graph, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of the repeated reads of a row that find it among the rows read last, where these are ``shares`` of all
+    """Return the share of repeated reads that find the row among the rows read last, when these are ``shares`` of all
     rows that are read. Edges are read in the order of one aggregation over the whole graph."""
     profile = reuse_profile(graph.csr)
     rows = shares * np.count_nonzero(np.bincount(graph.csr.indices, minlength=graph.vertices))
@@ -75,7 +75,7 @@ def reread_hits(graph: Graph, shares: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def divided(graph: Graph, ranks: int) -> PartitionStats:
-    """Statistics of a METIS partition with equally many vertices a rank, on one host."""
+    """Return statistics of a METIS partition with equally many vertices on each rank, on one host."""
     hosts, metis = np.zeros(ranks, dtype=np.int64), cast(Partitioner, shipped("partition")["metis"]())
     return partition_stats(graph, partitioned(metis, graph, hosts, 0), hosts, "none")
 

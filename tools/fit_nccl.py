@@ -1,9 +1,9 @@
 """``python -m tools.fit_nccl GPU``: fits the collectives of a profile to measured NCCL tables, or prints held-out
 errors.
 
-The printed entries are :class:`simgnn.hardware.profile.communication.Collective`. What holds for all rank counts is a
-law, the rest is one curve a table. Rank counts that were not measured take the mean of the tables' curves; tables whose
-rank count is left out show how far that is off.
+The printed entries are :class:`simgnn.hardware.profile.communication.Collective`. A law describes what all rank counts
+share, and one curve for each table the rest. Rank counts without a table use the mean of the curves; leaving out the
+tables of a rank count shows the error of that.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points, Stri
 
 
 def fit_machine(tables: Sequence[Table], gpu: str, across_hosts: bool) -> Fitted:
-    """The all-reduces of one machine inside a host, and optionally across hosts, by rank count and algorithm."""
+    """Fit the all-reduces of one machine inside a host, and optionally across hosts, by rank count and algorithm."""
     mine = [table for table in tables if table.gpu == gpu]
     scopes = ("host", "cluster") if across_hosts else ("host",)
     if not any(table.collective == "all_reduce" and table.scope in scopes for table in mine):
@@ -54,22 +54,24 @@ def fit_machine(tables: Sequence[Table], gpu: str, across_hosts: bool) -> Fitted
 
 
 def with_carried_spread(entries: Sequence[Collective], tables: Sequence[Table], scope: str) -> list[Collective]:
-    """Entries of several rank counts with their spread at others, by size: the errors on tables that are left out."""
+    """Add to entries of several rank counts their spread at other counts, by size: the errors on left-out tables."""
     mine = [table for table in tables if (table.collective, table.scope) == ("all_reduce", scope)]
     if len({table.ranks for table in mine}) < 2:
         return list(entries)
     missed = [np.log(table.seconds / predict_left_out(tables, table)) for table in mine]
     sizes, logs = np.concatenate([table.nbytes for table in mine]), np.concatenate(missed)
-    told = []
+    completed = []
     for entry in entries:
         several = entry.ranks is not None and len(entry.ranks) > 1
         steps = spread_steps(sizes, logs, entry.sizes, CARRIED_BANDS)
-        told.append(Collective.model_validate({**entry.model_dump(), "carried_spread": steps}) if several else entry)
-    return told
+        completed.append(
+            Collective.model_validate({**entry.model_dump(), "carried_spread": steps}) if several else entry
+        )
+    return completed
 
 
 def predict_left_out(tables: Sequence[Table], table: Table) -> Floats:
-    """Seconds [n] of a table's sizes by the all-reduces of its machine that have another rank count."""
+    """Predict the seconds [n] of a table's sizes from all-reduces of the same machine with other rank counts."""
     own = [one for one in tables if one.gpu == table.gpu]
     rest = [one for one in own if one.collective != "all_reduce" or one.ranks != table.ranks]
     mine = [one for one in rest if (one.collective, one.scope) == ("all_reduce", table.scope)]
@@ -93,7 +95,7 @@ def predict_left_out(tables: Sequence[Table], table: Table) -> Floats:
 
 
 def fit_messages(table: Table) -> tuple[Duration, Bandwidth, Points]:
-    """The floor of single messages between two ranks, their best rate, and the share of it that each size reaches."""
+    """Fit single messages between two ranks: floor, best rate, and the share of that rate that each size reaches."""
     if table.collective != "send_recv":
         raise HardwareError(f"{table.name}: got the collective '{table.collective}', expected 'send_recv'")
     floor = 0.9 * float(table.seconds.min())
@@ -101,11 +103,11 @@ def fit_messages(table: Table) -> tuple[Duration, Bandwidth, Points]:
     bandwidth = rounded(1.0 / float(seconds.min()))
     fitted = read(knots, seconds, table.nbytes) * table.nbytes + floor
     spread = rounded(spread_of(np.log(table.seconds / fitted)))
-    told = f"{table.name}.csv, {len(table.nbytes)} sizes"
+    origin = f"{table.name}.csv, {len(table.nbytes)} sizes"
     reach = (float(table.nbytes[0]), float(table.nbytes[-1]))
     return (
-        Duration.of(rounded(floor), "measured", spread=spread, note=told),
-        Bandwidth.of(bandwidth, "measured", spread=spread, range=reach, note=told),
+        Duration.of(rounded(floor), "measured", spread=spread, note=origin),
+        Bandwidth.of(bandwidth, "measured", spread=spread, range=reach, note=origin),
         points(knots, np.minimum(1.0 / (seconds * bandwidth), 1.0), spread),
     )
 
@@ -142,8 +144,8 @@ def _toml(gpu: str, tables: Sequence[Table], across_hosts: bool) -> str:
     for one in tables:
         if (one.gpu, one.collective) == (gpu, "send_recv"):
             floor, bandwidth, efficiency = fit_messages(one)
-            told = {"message_bandwidth": bandwidth, "efficiency": efficiency}
-            lines = [line for name, value in told.items() for line in _key(name, value)]
+            keys = {"message_bandwidth": bandwidth, "efficiency": efficiency}
+            lines = [line for name, value in keys.items() for line in _key(name, value)]
             where = "inside a host" if one.scope == "host" else "across hosts"
             parts += [
                 "\n".join([f"# of the link {where}, [links.NAME]", *lines]),
@@ -153,7 +155,7 @@ def _toml(gpu: str, tables: Sequence[Table], across_hosts: bool) -> str:
 
 
 def _lines(value: Strict) -> list[str]:
-    """A table of a profile, a line a key, a point a line."""
+    """Format a table of a profile: a line for each key, a line for each point."""
     return [line for name in type(value).model_fields for line in _key(name, getattr(value, name), value)]
 
 

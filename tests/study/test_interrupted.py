@@ -141,6 +141,6 @@ def test_another_suite_is_told_what_lies_there(tmp_path: Path, capsys: pytest.Ca
 
 def test_files_of_others_are_never_taken_for_ones_that_were_cut_short(tmp_path: Path) -> None:
     (tmp_path / "suite.toml.partial").write_text("mine")
-    with pytest.raises(ConfigError, match="not empty and no validation"):
+    with pytest.raises(ConfigError, match="not empty and holds no validation"):
         validate(small_suite(**HERE), tmp_path, Pretended())
     assert (tmp_path / "suite.toml.partial").read_text() == "mine"

@@ -144,7 +144,7 @@ def test_adjusted_costs_change_the_prediction_by_their_factor(tables: Path, back
     assert known(of_gat[1])[0] == plain, "a row of a GCN, which the adjustment is not about"
     of_gcn = predicted(tables, backend, **both, adjust=[{**ten.model_dump(), "models": ["gcn"]}])
     assert known(of_gcn[1])[0] > plain
-    with pytest.raises(ValueError, match=r"adjust\.models: got gat, expected those of the table: gcn"):
+    with pytest.raises(ValueError, match=r"adjust\.models: got gat, expected kinds of the table: gcn"):
         suite(tables=[{**TABLE, "adjust": [{**same, "models": ["gat"]}]}])
     of_huge = predicted(tables, backend, adjust=[{**ten.model_dump(), "datasets": ["huge"]}])
     assert known(of_huge[1])[0] == plain, "a row of another graph"
@@ -188,7 +188,7 @@ def test_given_settings_reach_the_models_that_they_name(tables: Path, backend: C
     of_sage = {**wide, "models": ["sage"]}
     assert known(predicted(tables, backend, **both, given=[of_sage])[1]) == plain
     for key in ("given", "open"):
-        with pytest.raises(ValueError, match=rf"{key}\.models: got sage, expected those of the table: gcn"):
+        with pytest.raises(ValueError, match=rf"{key}\.models: got sage, expected kinds of the table: gcn"):
             suite(tables=[{**TABLE, key: [of_sage]}])
     table = {**TABLE, "given": [wide], "set": {"communication": {"kind": "halo", "rows": "input"}}}
     told = suite(tables=[table]).assumptions()
@@ -215,7 +215,7 @@ def test_numbers_that_nobody_can_have_printed_are_refused(
     assert list(caught.value.problems) == [
         f"published: {tables / 'made-up.csv'}, line {line}: {words}"
         for line, words in ((8, caught.value.problems[0].partition("line 8: ")[2]),
-                            (9, "seconds: got '-7', expected seconds above zero, as status 'ok' says"))
+                            (9, "seconds: got '-7', expected seconds above zero, since the status is 'ok'"))
     ]  # fmt: skip
     assert told in caught.value.problems[0]
 
@@ -292,8 +292,8 @@ def test_a_wrong_verdict_breaks_the_bar(tables: Path, backend: CommandBackend) -
     [
         (ROWS.replace("gpus", "cards"), "no column gpus"),
         (ROWS.replace("plain", "other"), "no row of"),
-        (ROWS.replace("plain,huge", "plain,unheard"), "speaks of 'unheard'"),
-        (ROWS.replace("GCN,2", "GCN,3"), "no halo for 3 ranks"),
+        (ROWS.replace("plain,huge", "plain,unheard"), "has rows of the graph 'unheard'"),
+        (ROWS.replace("GCN,2", "GCN,3"), r"no entry halo\.3"),
     ],
 )
 def test_faults_are_told(tables: Path, backend: CommandBackend, rows: str, words: str) -> None:

@@ -98,7 +98,7 @@ def test_faults_of_the_experiments_are_told_at_once() -> None:
     ("change", "words"),
     [
         ({"ranks": [3], "topologies": [{"name": "far", "hosts": 2, "link": "1 Gbit/s"}]}, "3 ranks cannot be spread"),
-        ({"topologies": [{"name": "far", "hosts": 2}]}, "link: expected with two hosts or more"),
+        ({"topologies": [{"name": "far", "hosts": 2}]}, "link: expected with two or more hosts"),
         ({"draw": {"count": 99, "seed": 0}}, "draw.count: got 99, expected at most 8"),
         ({"sensitivity": [{}]}, "expected either primitive"),
         ({"sensitivity": [{"primitive": "smpm"}]}, "sensitivity.0: primitive: got 'smpm', expected '*' or one"),
@@ -176,7 +176,7 @@ def test_cases_that_would_share_a_folder_are_refused() -> None:
         ({"median_error": float("inf")}, "median_error"),
         ({"coverage": [80.0, 97.0]}, "coverage"),
         ({"coverage": [0.97, 0.8]}, "expected the least first"),
-        ({"coverage": [0.0, 1.0]}, "outside of which no share is"),
+        ({"coverage": [0.0, 1.0]}, "which every share meets"),
         ({"tau": -1.0}, r"bars\.tau"),
         ({"better_than_baselines": 0.0}, "better_than_baselines"),
         ({"better_than_baselines": 0.5}, "better_than_baselines"),

@@ -112,7 +112,7 @@ def test_what_is_frozen_stays(finished: tuple[Scoreboard, Path, Pretended], tmp_
     occupied = tmp_path / "occupied"
     occupied.mkdir()
     (occupied / "thesis.tex").touch()
-    with pytest.raises(ConfigError, match="not empty and no validation"):
+    with pytest.raises(ConfigError, match="not empty and holds no validation"):
         validate(small_suite(), occupied, Pretended())
 
 
@@ -241,7 +241,7 @@ def test_bad_calls_exit_with_status_2(capsys: pytest.CaptureFixture[str], tmp_pa
     assert invoke(["validate", "quik"]) == 2
     assert "did you mean 'quick'" in capsys.readouterr().err
     assert invoke(["validate", "nothing", "--rescore"]) == 2
-    assert "no runs are kept" in capsys.readouterr().err
+    assert "no runs are stored" in capsys.readouterr().err
     assert invoke(["validate", "quick", "--rescore", "--out", str(tmp_path)]) == 2
     assert "no validation" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The graph and partition of a published row, as statistics to predict from, with what is assumed varied."""
+"""Builds statistics of the graph and partition behind a published result, under varied assumptions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from simgnn.tomlfile import Table
 
 @dataclass(frozen=True)
 class Variation:
-    """Factors on what is assumed: in-edges, halo rows, hits of rows read again, the excess of the largest rank over the
-    mean, needed memory; and settings ``set`` that are open."""
+    """Factors on assumptions: in-edges, halo rows, hits of rows read again, excess of the largest rank over the mean,
+    needed memory; ``set``: a choice of open settings."""
 
     edges: float = 1.0
     halo: float = 1.0
@@ -27,7 +27,7 @@ class Variation:
 
 
 def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool) -> list[Variation]:
-    """No change; then each assumption alone, either way; then each setting that is open for the ``kind`` of model."""
+    """List the variations to predict: none, each assumption alone up and down, each open setting of the ``kind``."""
     names = ["edges", "memory", *(["halo"] if ranks > 1 else []), *(["reuse"] if suite.reuse else [])]
     names += ["balance"] if suite.balance and ranks > 1 and not counted else []
     factors: list[dict[str, Any]] = [{name: way} for name in names for way in (1 - suite.vary, 1 + suite.vary)]
@@ -37,8 +37,8 @@ def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: i
 
 @dataclass(frozen=True)
 class Division:
-    """Rows, in-edges and received halo rows of each rank, int64 [P]; ``given``: the table ``[partition]`` that states
-    them in a statistics file."""
+    """Rows, in-edges and received halo rows of each rank, int64 [P]. ``given``: the ``[partition]`` table of a
+    statistics file that states them."""
 
     rows: IntArray
     edges: IntArray
@@ -47,7 +47,7 @@ class Division:
 
 
 def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variation) -> Division:
-    """How the ranks share a graph, as counted or as assumed. Raises :class:`ConfigError` if it is neither."""
+    """Divide a graph among ranks, as counted or as assumed. Raises :class:`ConfigError` if the suite states neither."""
     counted = dataset.counted.get(str(ranks))
     if counted is not None:
         return _as_counted(dataset, counted, change)
@@ -57,7 +57,7 @@ def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variatio
         alone = np.array([total], dtype=np.int64)
         return Division(rows=rows, edges=alone, halo=0 * alone, given={"ranks": 1, "replication_factor": 1.0})
     if str(ranks) not in dataset.halo:
-        raise ConfigError(f"datasets: '{dataset.names[0]}' has no halo for {ranks} ranks, which a table needs")
+        raise ConfigError(f"datasets: '{dataset.names[0]}' has no entry halo.{ranks}, which a table needs; add it")
     most_edges, most_halo = _imbalance(suite, ranks, change)
     edges = _loaded(total, ranks, most_edges)
     # the other ranks hold at least one row of their own that nobody needs
@@ -82,26 +82,26 @@ def _as_counted(dataset: Dataset, counted: Counted, change: Variation) -> Divisi
 
 
 def _imbalance(suite: PublishedSuite, ranks: int, change: Variation) -> tuple[float, float]:
-    """Largest over mean of edges and halo rows."""
+    """Return the largest over the mean of edges, and of halo rows, of a rank."""
     if suite.balance is None:
         return 1.0, 1.0
     found = []
     for name, table in (("edges", suite.balance.edges), ("halo", suite.balance.halo)):
         if str(ranks) not in table:
-            raise ConfigError(f"balance.{name}: has no entry for {ranks} ranks, which a table needs")
+            raise ConfigError(f"balance.{name}: has no entry for {ranks} ranks, which a table needs; add it")
         found.append(min(1.0 + (table[str(ranks)] - 1.0) * change.balance, float(ranks)))
     return found[0], found[1]
 
 
 def _loaded(total: int, ranks: int, imbalance: float) -> IntArray:
-    """``total`` of which rank 0 has ``imbalance`` times the mean, and the others the same each."""
+    """Split ``total`` among ranks: rank 0 gets ``imbalance`` times the mean, the others equal shares of the rest."""
     first = round(imbalance * total / ranks)
     rest = np.diff(np.arange(ranks, dtype=np.int64) * (total - first) // (ranks - 1))
     return np.concatenate((np.array([first], dtype=np.int64), rest))
 
 
 def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, change: Variation) -> Table:
-    """The table of a statistics file of the graph."""
+    """Build the table of a statistics file for a graph that is divided among ``ranks``."""
     division = divide(suite, dataset, ranks, change)
     partition = dict(division.given)
     if suite.reuse is not None:
@@ -126,8 +126,8 @@ def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, c
 
 
 def _locality(reuse: Reuse, like: GraphReuse, factor: float, sources: IntArray, edges: IntArray) -> list[list[float]]:
-    """Reuse profiles of ranks, as :func:`simgnn.graph.locality.reuse_profile`: [P][bins]. A row's first read is never a
-    hit; later ones hit as on the graph ``like`` it, by the share of the rank's rows that 2**k rows are."""
+    """Compute reuse profiles of ranks, [P][bins], like :func:`simgnn.graph.locality.reuse_profile`. A first read never
+    hits. Later reads hit as often as on the graph ``like`` when bin k's 2**k rows are the same share of the rows."""
     table = []
     for rows, reads in zip(sources.tolist(), edges.tolist(), strict=True):
         again = 1.0 - min(rows / max(reads, 1), 1.0)
@@ -138,7 +138,7 @@ def _locality(reuse: Reuse, like: GraphReuse, factor: float, sources: IntArray, 
 
 
 def kept_bytes(kept: Kept, widths: Sequence[int], division: Division) -> int:
-    """Bytes that the fullest rank keeps by its system's own sums. ``widths``: of rows before, between, after layers."""
+    """Return the bytes on the fullest rank by its system's formula. ``widths``: before, between, after layers."""
     replicated = kept.rows * sum(widths)
     own = kept.hidden * sum(widths[1:-1]) + kept.last * widths[-1]
     values = (division.rows + division.halo) * replicated + division.rows * own

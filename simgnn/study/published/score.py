@@ -1,8 +1,8 @@
-"""Scores predictions against epoch times and memory verdicts that others have published.
+"""Scores predictions against epoch times and out-of-memory results that others have published.
 
-Every row of the suite (:mod:`simgnn.study.published.suite`) is predicted as assumed, then with each assumption alone
-varied by ``vary`` either way, and with each setting that is open. A memory verdict is given only where none of that
-changes it.
+Every row of the suite (:mod:`simgnn.study.published.suite`) is predicted with the assumptions as stated, then with each
+assumption alone varied by ``vary`` up and down, and with each open setting. A memory verdict is given only if none of
+these changes it.
 """
 
 import csv
@@ -33,7 +33,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Entry:
-    """One printed result. ``seconds``: of all epochs, None where it ran out of memory; ``text``: as printed."""
+    """One published result. ``seconds``: of all epochs, None if it ran out of memory; ``text``: the time as printed."""
 
     dataset: str
     model: str
@@ -46,8 +46,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Order:
-    """Kendall's ``tau`` over ``pairs`` of rows whose measured gap exceeds the noise; None without a pair. Of these
-    ``discordant`` are predicted the other way round, ``equal`` to be equal."""
+    """Kendall's ``tau`` over ``pairs`` of rows whose measured times differ by more than noise; None without pairs.
+    ``discordant`` pairs are predicted in the opposite order, ``equal`` pairs with equal times."""
 
     tau: float | None
     pairs: int
@@ -57,10 +57,10 @@ class Order:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One published result and its prediction. ``factor``: predicted over published time; ``low_s``, ``high_s``: least
-    and largest prediction over the variations; None where running out of memory is predicted. ``noise``: standard
-    deviation of the published time as a share of it, its rounding included. ``file``: the printed table.
-    ``discordant``: the number of other timed rows that it is predicted on the wrong side of."""
+    """One published result and its prediction. ``factor``: predicted over published time. ``low_s``, ``high_s``: least
+    and largest prediction over the variations; None if running out of memory is predicted. ``noise``: relative standard
+    deviation of the published time, rounding included. ``file``: the printed table. ``discordant``: number of other
+    timed rows whose order with this row is predicted wrongly."""
 
     file: str
     label: str
@@ -81,10 +81,10 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedBoard:
-    """What ``simgnn validate published`` reports. ``left_out``: rows of models that the suite does not map to ours;
-    ``otherwise``: rows that ended neither well nor out of memory, which are not scored; ``inside``: timed rows whose
-    range holds the published time. ``tau``: over all pairs of rows; ``within``, ``across``: over those of one printed
-    table, and of two."""
+    """Result of ``simgnn validate published``. ``left_out``: rows of models that the suite maps to no model here.
+    ``otherwise``: rows that ended neither well nor out of memory, which are not scored. ``inside``: timed rows whose
+    range of predictions holds the published time. ``tau``: over all pairs of rows; ``within``, ``across``: over pairs
+    of rows in the same table, and in different tables."""
 
     suite: str
     rows: tuple[PublishedRow, ...]
@@ -111,8 +111,8 @@ class PublishedBoard:
 
 
 def selected_rows(table: PublishedTable, path: Path) -> tuple[list[Entry], int, int]:
-    """The rows of a file that a suite selects and scores, the number of rows of models that it does not map, and of
-    rows that ended neither well nor out of memory. Raises :class:`ConfigError` with every fault, and its line."""
+    """Read the rows of a file that a suite selects: those to score, the number of rows of unmapped models, and of rows
+    that ended neither well nor out of memory. Raises :class:`ConfigError` with every fault and its line."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -123,10 +123,12 @@ def selected_rows(table: PublishedTable, path: Path) -> tuple[list[Entry], int, 
     columns |= {name for name in (table.ranks, table.layers) if isinstance(name, str)}
     missing = sorted(columns - set(reader.fieldnames or ()))
     if missing:
-        raise ConfigError(f"published: {path} has no column {', '.join(missing)}; expected those that the suite names")
+        raise ConfigError(
+            f"published: {path} has no column {', '.join(missing)}, which the suite names; correct one of them"
+        )
     chosen = [(line, row) for line, row in rows if all(row[key] in values for key, values in table.select.items())]
     if not chosen:
-        raise ConfigError(f"published: no row of {path} is as the suite selects: {table.select}")
+        raise ConfigError(f"published: no row of {path} matches the suite's selection {table.select}; correct 'select'")
     faults: list[str] = []
     entries, left_out, otherwise = [], 0, 0
     for line, row in chosen:
@@ -165,7 +167,7 @@ def _entry(table: PublishedTable, row: Mapping[str, str], where: str, faults: li
         layers=layers,
         ranks=ranks,
         status=row["status"],
-        seconds=above_zero(table.time, float, "seconds above zero, as status 'ok' says") if ended else None,
+        seconds=above_zero(table.time, float, "seconds above zero, since the status is 'ok'") if ended else None,
         text=row[table.time],
     )
 
@@ -173,9 +175,9 @@ def _entry(table: PublishedTable, row: Mapping[str, str], where: str, faults: li
 def orders(
     predicted: Floats, measured: Floats, noise: Floats, tables: Sequence[str]
 ) -> tuple[Order, Order, tuple[int, ...]]:
-    """Order of rows with times [n] printed in ``tables`` [n]: over pairs of rows of the same table, which ran on one
-    machine and were measured by the same people, over pairs of two tables, and how many pairs of each row are
-    discordant [n]."""
+    """Compare predicted with measured order of rows [n] that are printed in ``tables`` [n]. Returns the order over
+    pairs of rows in the same table (one machine, measured by the same people), the order over pairs in different
+    tables, and the number of discordant pairs of each row [n]."""
     i, j = ordered_pairs(measured, noise)
     agreement = np.sign(predicted[i] - predicted[j]) * np.sign(measured[i] - measured[j])
     _, table = np.unique(np.asarray(tables, dtype=np.str_), return_inverse=True)
@@ -191,8 +193,8 @@ def _order(agreement: Floats) -> Order:
 
 
 def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> PublishedBoard:
-    """Predict and score every selected row. Raises :class:`ConfigError` for a file, column, graph or number that is not
-    as the suite says."""
+    """Predict and score every selected row. Raises :class:`ConfigError` for a file, column, graph or number that does
+    not match the suite."""
     rows = []
     selected, left_out, otherwise = zip(*(selected_rows(one, tables / one.file) for one in suite.tables), strict=True)
     for table, entries in zip(suite.tables, selected, strict=True):
@@ -243,7 +245,9 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Ba
     name, ranks = entry.dataset, entry.ranks
     dataset = next((one for one in suite.datasets if name in one.names), None)
     if dataset is None:
-        raise ConfigError(f"datasets: {table.file} speaks of '{name}', which the suite does not describe")
+        raise ConfigError(
+            f"datasets: {table.file} has rows of the graph '{name}', which the suite does not describe; add it"
+        )
     kind = table.models[entry.model]
     changes = variations(suite, table, kind, ranks, str(ranks) in dataset.counted)
     results = [_predicted(suite, table, dataset, entry, change, backend) for change in changes]
@@ -270,7 +274,7 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Ba
 
 
 def rounding(text: str) -> float:
-    """Standard deviation of the rounding error of a printed decimal number, as a share of it."""
+    """Return the standard deviation of the rounding error of a printed decimal number, divided by the number."""
     unit = 10.0 ** -len(text.partition(".")[2])
     return float(unit / np.sqrt(12) / float(text))
 
@@ -278,7 +282,7 @@ def rounding(text: str) -> float:
 def _predicted(
     suite: PublishedSuite, table: PublishedTable, dataset: Dataset, entry: Entry, change: Variation, backend: Backend
 ) -> tuple[float | None, bool]:
-    """Seconds of an epoch (None where memory runs out), and whether memory runs out."""
+    """Return the predicted seconds of an epoch (None if memory runs out), and whether memory runs out."""
     name, ranks, kind = entry.dataset, entry.ranks, table.models[entry.model]
     with TemporaryDirectory(prefix="simgnn-published-") as scratch:
         path = Path(scratch) / "graph.toml"

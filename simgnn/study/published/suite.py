@@ -1,8 +1,8 @@
-"""The file of a ``published`` suite: epoch times and memory verdicts that others printed, and what is assumed of them.
+"""Schema of a ``published`` suite: epoch times and memory results that others printed, and assumptions about them.
 
-Graphs that are not here are numbers: vertices, edges and widths as printed, and assumptions, such as how many halo rows
-a partition has and how often a row is read again soon. So is what a paper's software does otherwise than ours. Each
-assumption has its reason, and all of it is committed before scoring (:mod:`simgnn.study.published.score`).
+Graphs that are not available are given by numbers: vertices, edges and widths as printed, and assumptions, such as the
+number of halo rows and how often a row is read again soon. A paper's software is described by assumptions too. Each
+assumption has a reason, and all are committed before scoring (:mod:`simgnn.study.published.score`).
 """
 
 import os
@@ -28,11 +28,11 @@ Positive = Annotated[StrictFloat, Field(gt=0.0)]
 Count = Annotated[StrictInt, Field(ge=1)]
 Whole = Annotated[StrictInt, Field(ge=0)]
 Reason = Annotated[str, StringConstraints(strict=True, pattern=r"\S")]
-"""Why something is assumed; not empty."""
+"""Why something is assumed; must not be empty."""
 
 
 class Counted(Strict):
-    """A partition that was counted: rows and in-edges of each rank; halo rows as [owner, rank, rows]."""
+    """Counts of a real partition: rows and in-edges of each rank; halo rows as [owner, rank, rows]."""
 
     rows: Annotated[tuple[Count, ...], Field(min_length=1)]
     edges: Annotated[tuple[Whole, ...], Field(min_length=1)]
@@ -40,9 +40,9 @@ class Counted(Strict):
 
 
 class Dataset(Strict):
-    """A graph as numbers. ``names``: what papers call it. ``edges``: in-edges that are aggregated, both directions
-    counted. ``halo``: assumed halo rows of all ranks over vertices, by rank count; ``counted``: partitions of a graph
-    that is at hand, which replace ``halo``."""
+    """A graph described by numbers. ``names``: the names that papers use. ``edges``: aggregated in-edges, both
+    directions counted. ``halo``: assumed halo rows of all ranks divided by vertices, by rank count. ``counted``: counts
+    of partitions of a graph that is available, which replace ``halo``."""
 
     names: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
     vertices: Count
@@ -60,12 +60,12 @@ class Dataset(Strict):
         for ranks, share in self.halo.items():
             if not ranks.isdecimal() or share > int(ranks) - 1:
                 raise ValueError(
-                    f"halo.{ranks}: got {share:g}, expected a number of ranks, and at most that less one: all ranks "
-                    "together can lack each vertex so often"
+                    f"halo.{ranks}: got {share:g}, expected a rank count as the key and at most that less one: each "
+                    "vertex is a halo row on all ranks but its owner at most"
                 )
         for ranks, one in self.counted.items():
             if not ranks == str(len(one.rows)) == str(len(one.edges)):
-                raise ValueError(f"counted.{ranks}: expected {ranks} rows and edges, one a rank")
+                raise ValueError(f"counted.{ranks}: expected {ranks} entries in rows and in edges, one for each rank")
             for name, total in (("rows", self.vertices), ("edges", self.edges)):
                 if sum(getattr(one, name)) != total:
                     raise ValueError(f"counted.{ranks}.{name}: add up to {sum(getattr(one, name))}, expected {total}")
@@ -73,8 +73,8 @@ class Dataset(Strict):
 
 
 class GraphReuse(Strict):
-    """A graph that was counted: its in-edges a vertex, and the share of repeated reads of a row that find it among the
-    rows read last (``hits``)."""
+    """Reuse of rows counted on a graph: ``degree``, in-edges per vertex, and ``hits``, the share of repeated reads that
+    find the row among the rows read last."""
 
     graph: StrictStr
     degree: Positive
@@ -82,8 +82,8 @@ class GraphReuse(Strict):
 
 
 class Reuse(Strict):
-    """How often a row that is read again lies among the rows read last, where these are ``shares`` of all rows. A graph
-    without edges here is taken to be like the counted one of ``of`` with the nearest number of in-edges a vertex."""
+    """How often a row that is read again is among the rows read last, when these are ``shares`` of all rows. A graph
+    that is not available counts as like the graph in ``of`` with the nearest number of in-edges per vertex."""
 
     shares: Annotated[tuple[Positive, ...], Field(min_length=2)]
     of: Annotated[tuple[GraphReuse, ...], Field(min_length=1)]
@@ -92,19 +92,19 @@ class Reuse(Strict):
     @model_validator(mode="after")
     def _grow(self) -> Self:
         if self.shares[-1] != 1.0 or any(b <= a for a, b in pairwise(self.shares)):
-            raise ValueError("shares: expected numbers that grow and end with 1.0")
+            raise ValueError("shares: expected increasing numbers that end with 1.0")
         for one in self.of:
             if len(one.hits) != len(self.shares) or one.hits[-1] != 1.0 or any(b < a for a, b in pairwise(one.hits)):
                 raise ValueError(f"of.hits: expected as many as shares that do not fall and end with 1.0 ({one.graph})")
         return self
 
     def like(self, degree: float) -> GraphReuse:
-        """The counted graph whose in-edges a vertex differ from ``degree`` by the least factor."""
+        """Return the counted graph whose in-edges per vertex are nearest to ``degree``, by ratio."""
         return min(self.of, key=lambda one: abs(log(one.degree / degree)))
 
 
 class Balance(Strict):
-    """Largest over mean of a rank's in-edges and halo rows, by rank count, of partitions that nobody here can count."""
+    """Assumed largest over mean in-edges and halo rows of partitions that cannot be counted, by rank count."""
 
     edges: dict[StrictStr, Annotated[StrictFloat, Field(ge=1.0)]]
     halo: dict[StrictStr, Annotated[StrictFloat, Field(ge=1.0)]]
@@ -112,9 +112,9 @@ class Balance(Strict):
 
 
 class Adjustment(Strict):
-    """What the software of a table does otherwise on a device: factors on the ``costs`` of a primitive's curves, and on
-    the bytes of the caches that they name. It applies to the kinds of ``models`` and to the graphs ``datasets`` (by any
-    of their names), to all where none is named."""
+    """How a table's software differs from ours on a device: factors on the ``costs`` of a primitive's curves, and on
+    the sizes of the caches that these name. Applies to the model kinds ``models`` and to the graphs ``datasets`` (by
+    any name); empty means all."""
 
     primitive: StrictStr
     models: tuple[StrictStr, ...] = ()
@@ -129,7 +129,7 @@ class Adjustment(Strict):
         return f"{self.primitive} of {', '.join(about)}" if about else self.primitive
 
     def concerns(self, model: str, dataset: Dataset) -> bool:
-        """Whether it applies to a row of this kind of model and this graph."""
+        """Return whether the adjustment applies to this kind of model and this graph."""
         named = not self.datasets or bool(set(self.datasets) & set(dataset.names))
         return named and (not self.models or model in self.models)
 
@@ -143,7 +143,7 @@ class Adjustment(Strict):
 
 
 class ModelSettings(Strict):
-    """Settings of an experiment that only some ``models`` of a table have."""
+    """Experiment settings that apply only to some ``models`` of a table."""
 
     models: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
     set: Annotated[dict[StrictStr, Any], Field(min_length=1)]
@@ -151,9 +151,9 @@ class ModelSettings(Strict):
 
 
 class Kept(Strict):
-    """What a system keeps on its devices by its authors' own sums, bytes: of each vertex ``item_bytes`` times (``rows``
-    x widths of all layers' rows, of halo rows too + ``hidden`` x widths between layers + ``last`` x classes), and
-    ``edge_bytes`` of each in-edge."""
+    """Bytes that a system keeps on its devices, by its authors' formula: for each vertex ``item_bytes`` times (``rows``
+    x widths of all layers' rows, halo rows included + ``hidden`` x widths between layers + ``last`` x classes), and
+    ``edge_bytes`` for each in-edge."""
 
     item_bytes: Count = 4
     rows: Some
@@ -164,11 +164,11 @@ class Kept(Strict):
 
 
 class PublishedTable(Strict):
-    """Rows of one file: those whose columns equal ``select``. ``time``: column of seconds, of ``epochs`` epochs.
-    ``models``: what the model column says -> kind here; rows of other models are counted as left out. ``ranks``,
-    ``layers``: a column, or a number. ``noise``: standard deviation of a printed time as a share of it, besides its
-    rounding; ``noise_assumed``: why. ``given``: settings of some models besides ``set``; ``open``: settings that would
-    fit what is published as well, which widen ranges and may undo a verdict."""
+    """The rows of a file whose columns equal ``select``. ``time``: column with the seconds of ``epochs`` epochs.
+    ``models``: name in the model column -> kind of model here; rows of other models count as left out. ``ranks``,
+    ``layers``: a column, or a number. ``noise``: relative standard deviation of a printed time, besides its rounding;
+    ``noise_assumed``: why. ``given``: settings of some models besides ``set``. ``open``: alternative settings that fit
+    the publication as well; they widen ranges and can make a verdict undecided."""
 
     file: StrictStr
     select: dict[StrictStr, tuple[StrictStr, ...]]
@@ -196,12 +196,12 @@ class PublishedTable(Strict):
             unknown = {name for one in getattr(self, key) for name in one.models}.difference(mapped)
             if unknown:
                 got = ", ".join(sorted(unknown))
-                raise ValueError(f"{key}.models: got {got}, expected those of the table: {', '.join(mapped)}")
+                raise ValueError(f"{key}.models: got {got}, expected kinds of the table: {', '.join(mapped)}")
         return self
 
 
 class PublishedBars(Strict):
-    """Largest ``median_factor`` either way, least ``tau``, most decided memory verdicts that may be wrong."""
+    """Largest ``median_factor`` in either direction, least ``tau``, most memory verdicts that may be wrong."""
 
     median_factor: Annotated[StrictFloat, Field(ge=1.0)]
     tau: Annotated[StrictFloat, Field(ge=-1.0, le=1.0)]
@@ -209,7 +209,7 @@ class PublishedBars(Strict):
 
 
 class PublishedSuite(Strict):
-    """Tables of published results, the graphs that they are of, and how far each assumption is varied."""
+    """A suite of published results: tables, descriptions of their graphs, and by how much assumptions are varied."""
 
     kind: Literal["published"]
     name: Name
@@ -227,7 +227,7 @@ class PublishedSuite(Strict):
         names = [name for dataset in self.datasets for name in dataset.names]
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
-            raise ValueError(f"datasets: {', '.join(doubled)} named twice; expected each name in one of them")
+            raise ValueError(f"datasets: {', '.join(doubled)} named twice; expected each name once")
         unknown = {name for table in self.tables for one in table.adjust for name in one.datasets}.difference(names)
         if unknown:
             raise ValueError(
@@ -237,39 +237,39 @@ class PublishedSuite(Strict):
         return self
 
     def assumptions(self) -> tuple[str, ...]:
-        """Everything that is assumed, one line each."""
-        told = [
+        """List all assumptions, one line each."""
+        lines = [
             f"{one.names[0]}: {one.assumed}; {100 * one.train_share:g} % of its vertices are trained on"
             f"{_settings(one.set)}"
             for one in self.datasets
         ]
         if self.reuse is not None:
-            told.append(f"rows read again: {self.reuse.assumed}")
+            lines.append(f"rows read again: {self.reuse.assumed}")
         if self.balance is not None:
-            told.append(f"balance of partitions: {self.balance.assumed}")
+            lines.append(f"balance of partitions: {self.balance.assumed}")
         for table in self.tables:
-            told.append(f"{table.label}, noise of its times {100 * table.noise:g} %: {table.noise_assumed}")
-            told += [f"{table.label}, {one.label}: {one.assumed}" for one in table.adjust]
-            told += [f"{table.label}{_settings(table.set)}"] if table.set else []
+            lines.append(f"{table.label}, noise of its times {100 * table.noise:g} %: {table.noise_assumed}")
+            lines += [f"{table.label}, {one.label}: {one.assumed}" for one in table.adjust]
+            lines += [f"{table.label}{_settings(table.set)}"] if table.set else []
             given = table.given
-            told += [f"{table.label}, {', '.join(one.models)}: {one.assumed}{_settings(one.set)}" for one in given]
-            told += [f"{table.label}, left open: {one.assumed}{_settings(one.set)}" for one in table.open]
-            told += [f"{table.label}, memory: {table.kept.assumed}"] if table.kept else []
-        return tuple(told)
+            lines += [f"{table.label}, {', '.join(one.models)}: {one.assumed}{_settings(one.set)}" for one in given]
+            lines += [f"{table.label}, left open: {one.assumed}{_settings(one.set)}" for one in table.open]
+            lines += [f"{table.label}, memory: {table.kept.assumed}"] if table.kept else []
+        return tuple(lines)
 
 
 def _settings(table: Table) -> str:
-    said = ", ".join(f"{'.'.join(path)} = {shown(value)}" for path, value in leaves(table))
-    return f"; set: {said}" if said else ""
+    text = ", ".join(f"{'.'.join(path)} = {shown(value)}" for path, value in leaves(table))
+    return f"; set: {text}" if text else ""
 
 
 def load_published(path: Path) -> PublishedSuite:
-    """The suite of a file; :class:`ConfigError` with every fault."""
+    """Load a suite of published results from a file. Raises :class:`ConfigError` that lists every fault."""
     return validated(PublishedSuite, load_toml(path), path)
 
 
 def published_folder() -> Path:
-    """The folder of the published tables, ``published`` beside ``$SIMGNN_DATA``; :class:`ConfigError` if absent."""
+    """Return the folder of the published tables, ``published`` beside ``$SIMGNN_DATA``. Raises :class:`ConfigError`."""
     data = os.environ.get("SIMGNN_DATA", "")
     folder = Path(data).resolve().parent / "published"
     if not data or not folder.is_dir():

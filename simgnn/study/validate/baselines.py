@@ -1,8 +1,8 @@
 """Baselines to compare predictions with: a linear regression on flops and bytes, and alpha-beta plus roofline.
 
-Both see the same program as the simulator. The regression is fitted to measured runs, of other groups than the one that
-it predicts: the simulator has none. Alpha-beta plus roofline takes its rates from the same calibration and is fitted to
-nothing. Both know where ranks share a host's link to the network, and in which share of its turns a block is sent.
+Both get the same program as the simulator. The regression is fitted to measured runs of other groups than the one that
+it predicts; the simulator uses no runs. Alpha-beta plus roofline gets its rates from the same calibration and is fitted
+to nothing. Both know where ranks share a host's link to the network, and how often a guarded op runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ from simgnn.study.error_measures import Floats
 
 COLLECTIVES = (OpKind.BROADCAST, OpKind.ALLGATHER, OpKind.ALLREDUCE)
 REFERENCE_ROWS, REFERENCE_WIDTH, REFERENCE_BYTES = 20_000, 256, 2**20
-"""Sizes at which rates are read off a calibration: large enough that calls cost nothing beside them."""
+"""Sizes at which rates are read from a calibration: so large that the cost of a call is negligible."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a steady epoch asks of each rank, float64 [P] each; bytes of messages, broadcasts and all-gathers (from rank
-    to rank) by whether they stay inside a host."""
+    """Work of each rank in a steady epoch, float64 [P]. Bytes of messages, broadcasts and all-gathers, from rank to
+    rank, are divided into those inside a host and those between hosts."""
 
     flops: Floats
     memory_bytes: Floats
@@ -36,9 +36,9 @@ class Demand:
     alpha_beta_s: float
 
     def features(self, speeds: Sequence[float], link_bytes_per_s: float | None, hosts: Sequence[int]) -> list[float]:
-        """Columns of the regression: 1, flops, memory bytes, bytes inside hosts, seconds of bytes between hosts.
+        """Return the regression's columns: 1, flops, memory bytes, bytes inside hosts, seconds of bytes between hosts.
 
-        ``speeds``: declared share of a core that each rank has; ``link_bytes_per_s``: declared rate of a host's link.
+        ``speeds``: declared share of a core of each rank. ``link_bytes_per_s``: declared rate of a host's link.
         """
         across_s = np.bincount(hosts, self.across_bytes).max() / link_bytes_per_s if link_bytes_per_s else 0.0
         slowest = [(work / np.asarray(speeds)).max() for work in (self.flops, self.memory_bytes)]
@@ -46,8 +46,8 @@ class Demand:
 
 
 def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) -> Demand:
-    """What the second epoch of a program asks for (the first may not be steady). ``decided``: every guard, int64 [P,
-    epochs, steps]; an op under a guard counts by the share of steady turns in which it runs."""
+    """Compute the work of a program's second epoch (the first may not be steady). ``decided``: values of all guards,
+    int64 [P, epochs, steps]; an op with a guard counts by the share of steady turns in which it runs."""
     P = program.ranks
     flops, moved, roofline, inside, across = np.zeros((5, P))
     alpha_beta = 0.0
@@ -85,19 +85,19 @@ def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) 
 
 
 def _share(values: IntArray) -> Floats:
-    """Share of the turns after the first epoch (of all, if there is only one) in which a guard is set, [P]."""
+    """Return the share of turns in which a guard is set, [P], without the first epoch if there are several."""
     steady = values[:, 1:] if values.shape[1] > 1 else values
     return np.asarray((steady != 0).mean(axis=(1, 2)))
 
 
 def roofline_s(found: Demand) -> float:
-    """Alpha-beta plus roofline: the slowest rank's work, then all communication one after another."""
+    """Return the epoch time by alpha-beta plus roofline: the slowest rank's work, then all communication."""
     return float(found.roofline_s.max()) + found.alpha_beta_s
 
 
 def held_out_regression(rows: Floats, measured: Floats, groups: Sequence[str]) -> Floats:
-    """Predictions [n] for each group by the regression fitted to all others (least squares of relative errors, costs
-    not negative); NaN where there are no others. ``rows`` [n, features]."""
+    """Predict each group [n] by a regression fitted to all other groups (least squares of relative errors, costs not
+    negative); NaN if there are none. ``rows``: :meth:`Demand.features`, [n, features]."""
     # SciPy's optimizers: loaded when baselines are fitted
     from scipy.optimize import nnls
 
@@ -115,7 +115,7 @@ def held_out_regression(rows: Floats, measured: Floats, groups: Sequence[str]) -
 
 
 def _rates(machine: Machine) -> tuple[Floats, Floats]:
-    """Flops and bytes of memory a second of every rank, [P] each: a large matrix product, a large copy."""
+    """Return flops and memory bytes per second of each rank, [P] each, from a large matrix product and copy."""
     product = {"rows": REFERENCE_ROWS, "inner": REFERENCE_WIDTH, "outer": REFERENCE_WIDTH, "item_bytes": 4}
     copied = {"rows": REFERENCE_ROWS, "width": REFERENCE_WIDTH, "item_bytes": 4}
     product_s, _, _ = machine.work_seconds_all("matmul", product)
@@ -125,7 +125,7 @@ def _rates(machine: Machine) -> tuple[Floats, Floats]:
 
 
 def _exchange_s(sent: Floats, machine: Machine) -> float:
-    """Latency of each message of the busiest rank, plus bytes over rates: of a rank inside hosts, of a host across."""
+    """Return the busiest rank's latencies plus bytes over rates: of a rank inside hosts, of a host between them."""
     P = len(sent)
     latency, rate = np.zeros((P, P)), np.full((P, P), np.inf)
     for i, j in zip(*np.nonzero(sent), strict=True):
@@ -140,7 +140,7 @@ def _exchange_s(sent: Floats, machine: Machine) -> float:
 
 
 def _hop_s(nbytes: float, machine: Machine) -> float:
-    """Seconds of a message between neighbours of a ring of all ranks: the longest latency and the lowest rate."""
+    """Return the seconds of a message between neighbours in a ring of all ranks: longest latency, lowest rate."""
     P = machine.ranks
     hops = [machine.message(i, (i + 1) % P, REFERENCE_BYTES) for i in range(P)]
     return max(hop.latency_s for hop in hops) + nbytes / min(hop.rate_bytes_per_s for hop in hops)

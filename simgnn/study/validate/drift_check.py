@@ -1,7 +1,7 @@
-"""Times a fixed piece of reference work beside the runs, to show how fast the machine was; nothing is corrected by it.
+"""Times a fixed piece of reference work beside the runs, to show changes of the machine's speed; it corrects nothing.
 
-``python -m simgnn.study.validate.drift_check`` prints the seconds of one thread in a process of its own: sparse times
-dense rows, a matrix product, and a pass over a large array.
+``python -m simgnn.study.validate.drift_check`` prints the seconds of one thread in a new process: a sparse times a
+dense matrix, a matrix product, and a pass over a large array.
 """
 
 import os
@@ -16,7 +16,7 @@ ROWS, EDGES_A_ROW, WIDTH, SIDE, ITEMS = 20_000, 10, 64, 512, 4_000_000
 
 
 def canary_seconds() -> float:
-    """Median seconds of a round, measured in a fresh process. Raises :class:`BackendError` when that fails."""
+    """Measure the median seconds of a round of reference work, in a new process. Raises :class:`BackendError`."""
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = [sys.executable, "-m", "simgnn.study.validate.drift_check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **one_thread})
@@ -26,7 +26,7 @@ def canary_seconds() -> float:
 
 
 def main() -> None:
-    """Do the work and print the median seconds of a round."""
+    """Do the reference work and print the median seconds of a round."""
     # loaded by the process that does the work
     import numpy as np
     from scipy import sparse

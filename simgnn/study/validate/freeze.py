@@ -1,6 +1,6 @@
-"""What comes before the first run and is then frozen: checks, draw, calibration, partitions, predictions.
+"""Prepares a validation and freezes it before the first run: checks, draw, calibration, partitions, predictions.
 
-An earlier call may have been interrupted at any step; :func:`prepare` continues where it stopped.
+If an earlier call was interrupted, :func:`prepare` continues where it stopped.
 """
 
 import json
@@ -38,12 +38,12 @@ from simgnn.tomlfile import Table, leaves, load_toml, write_atomically, write_to
 Of = TypeVar("Of")
 START_OVER = "so the runs no longer test what was predicted; start over in a new folder"
 QUEUE = "fair"
-"""The queue in front of the links of a suite's testbeds, stated in their files because a default may change."""
+"""Queueing discipline of links in a suite's testbeds, stated in their files because a default may change."""
 
 
 class Frozen(BaseModel):
-    """``frozen.json``: SHA-256 ``digests`` of all that predictions are made of, by file name, the seconds ``canary_s``
-    of the reference work beside the calibration, and the ``versions`` of libraries."""
+    """Content of ``frozen.json``: SHA-256 ``digests`` of all files that predictions are made from, by name;
+    ``canary_s``, seconds of the reference work at calibration; and ``versions`` of libraries."""
 
     format: Literal[2, 3, 4] = 4
     frozen: str
@@ -54,7 +54,7 @@ class Frozen(BaseModel):
 
 def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
     """Draw, calibrate, partition and predict, without the steps that an interrupted call finished. Raises
-    :class:`ConfigError` when the folder holds another suite, or a frozen file has changed."""
+    :class:`ConfigError` if the folder holds another suite, or a frozen file has changed."""
     check_folder(suite, folder.root)
     if folder.frozen.is_file():
         check_frozen(folder)
@@ -79,9 +79,9 @@ def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
 
 
 def check_folder(suite: Suite, root: Path) -> None:
-    """Raise :class:`ConfigError` unless ``root`` is new, holds only half-written files, or a validation of this suite.
+    """Raise :class:`ConfigError` unless ``root`` is new, or holds half-written files or a validation of this suite.
 
-    Before anything is frozen, a validation whose ``sensitivity`` differs may be continued: no file depends on it yet.
+    Until predictions are frozen, a validation with another ``sensitivity`` may continue: no file depends on it yet.
     """
     check_output_folder(root, "--out")
     folder = TruthFolder(root)
@@ -96,25 +96,25 @@ def check_folder(suite: Suite, root: Path) -> None:
                 f"name another folder, or continue the validation there: simgnn validate {folder.suite} --out {root}"
             )
     elif root.is_dir() and not all(_half_written(entry, folder) for entry in root.iterdir()):
-        raise ConfigError(f"--out: got {root}, which is not empty and no validation; name another")
+        raise ConfigError(f"--out: got {root}, which is not empty and holds no validation; name another folder")
 
 
 def how_far(folder: TruthFolder) -> str:
-    """How far the validation of a folder has come, in words."""
+    """Describe how far the validation in a folder has come."""
     if not folder.frozen.is_file():
         return "calibrated, not yet predicted" if _is_calibrated(folder) else "not calibrated"
     return "predicted, runs begun" if folder.runs.is_file() else "predicted, nothing run"
 
 
 def differing(one: Table, other: Table) -> list[str]:
-    """The dotted keys whose values differ between two tables, sorted."""
+    """List the dotted keys whose values differ between two tables, sorted."""
     there, here = dict(leaves(one)), dict(leaves(other))
     return sorted(".".join(key) for key in {*there, *here} if there.get(key) != here.get(key))
 
 
 def _check_runnable(suite: Suite, backend: Backend) -> None:
     """Raise :class:`ConfigError` for cases that cannot be prepared or predicted (quick checks come first), and for
-    testbeds on a machine that cannot have one."""
+    testbeds on a machine that cannot run them."""
     cases = suite.cases()
     experiments = _each(cases, lambda case: _found(case_experiment(suite.extends, suite.settings(case))))
     _each(cases, lambda case: _check_threads(suite.topology(case), case.ranks, experiments[case]))
@@ -136,8 +136,8 @@ def _check_noticeable(suite: Suite, predictions: Iterable[Prediction]) -> None:
     """Raise :class:`ConfigError` for a reduced rate that changes no prediction."""
     times = {(found.variant, found.case): found.times.epoch_s for found in predictions}
     faults = [
-        f"sensitivity.{at}: {what.label} changes no prediction: the calibration has nothing of the kind, or no case "
-        "uses it; leave it out, and call again: the calibration stays"
+        f"sensitivity.{at}: {what.label} changes no prediction: the calibration has no such rate, or no case uses "
+        "it; remove the entry and call again (the calibration is kept)"
         for at, what in enumerate(suite.sensitivity)
         if all(times[what.label, case] == times[AS_CALIBRATED, case] for case in suite.cases())
     ]
@@ -146,7 +146,7 @@ def _check_noticeable(suite: Suite, predictions: Iterable[Prediction]) -> None:
 
 
 def _check_threads(topology: Topology, ranks: int, experiment: Experiment) -> None:
-    """Raise unless a slow rank has as many threads as there are cores that its quota is a share of."""
+    """Raise an error unless a slowed rank has as many threads as the cores that its quota is a share of."""
     wanted = experiment.hardware.threads_per_rank
     full = max(1, max(1, usable_threads() // topology.hosts) // (ranks // topology.hosts))
     if topology.slow_last is not None and wanted not in ("auto", full):
@@ -157,7 +157,7 @@ def _check_threads(topology: Topology, ranks: int, experiment: Experiment) -> No
 
 
 def _found(experiment: Experiment) -> Experiment:
-    """The experiment with the path of its graph; raises unless graph and layers are there."""
+    """Return the experiment with the path of its graph; raise an error if graph or layers do not exist."""
     if experiment.graph.source.startswith(STATISTICS):
         raise ConfigError(
             f"graph.source: got '{experiment.graph.source}', expected a graph: nobody can train on a statistics file"
@@ -169,7 +169,7 @@ def _found(experiment: Experiment) -> Experiment:
 
 
 def _each(cases: Sequence[Case], work: Callable[[Case], Of]) -> dict[Case, Of]:
-    """What ``work`` returns for each case; :class:`ConfigError` with every fault and the cases that have it."""
+    """Return the result of ``work`` for each case. Raises :class:`ConfigError` with every fault and its cases."""
     found: dict[Case, Of] = {}
     faults: dict[str, list[Case]] = {}
     for case in cases:
@@ -185,22 +185,22 @@ def _each(cases: Sequence[Case], work: Callable[[Case], Of]) -> dict[Case, Of]:
 
 
 def _is_calibrated(folder: TruthFolder) -> bool:
-    """Whether the calibration is complete, even if the process was killed before it renamed the profile. The suite is
-    written last."""
+    """Return whether the calibration is complete, even if the process was killed before it renamed the profile. The
+    suite is written last."""
     there = (folder.suite, folder.reference, folder.calibrating)
     return folder.profile.is_file() or all(path.is_file() for path in there)
 
 
 def _half_written(entry: Path, folder: TruthFolder) -> bool:
-    """Whether a file belongs to an unfinished calibration: files get their final names when they are complete."""
+    """Return whether a file belongs to an unfinished calibration: complete files have their final names."""
     temporary = tuple(f".{path.name}." for path in (folder.suite, folder.calibrating, folder.reference))
     return entry.name in (folder.calibrating.name, folder.reference.name, LOCK) or entry.name.startswith(temporary)
 
 
 def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> float:
-    """Measure this machine, unless that is done, and return the seconds of the reference work beside it. The suite is
-    written between the calibration and the final name of the profile: a user who stops the calibration may still
-    correct the suite, and a finished calibration belongs to the suite beside it."""
+    """Measure this machine, unless that is done, and return the seconds of the reference work at calibration. The suite
+    is written after the calibration and before the profile gets its final name: a user who stops the calibration may
+    still correct the suite, and a finished calibration belongs to the suite beside it."""
     if _is_calibrated(folder):
         if not folder.profile.is_file():
             folder.calibrating.rename(folder.profile)
@@ -224,7 +224,7 @@ def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> float:
 
 
 def _declare(topology: Topology, ranks: int, folder: TruthFolder, backend: Backend) -> None:
-    """Write the declaration of a topology's testbed and the profile that follows from it, unless they are there."""
+    """Write the testbed file of a topology and the profile that follows from it, unless they exist."""
     if topology.plain:
         return
     out, declared = folder.profile_of(topology, ranks), folder.testbed_of(topology, ranks)
@@ -237,7 +237,7 @@ def _declare(topology: Topology, ranks: int, folder: TruthFolder, backend: Backe
 
 
 def _declaration(topology: Topology, ranks: int) -> Table:
-    """The table of a topology's testbed file."""
+    """Build the table of a topology's testbed file."""
     table: Table = {"name": "validate", "hosts": topology.hosts, "ranks_per_host": ranks // topology.hosts}
     if topology.link is not None:
         table |= {"link": topology.model_dump(mode="json")["link"], "queue": QUEUE}
@@ -247,7 +247,7 @@ def _declaration(topology: Topology, ranks: int) -> Table:
 
 
 def check_declared(topology: Topology, ranks: int, folder: TruthFolder) -> None:
-    """Raise :class:`ConfigError` unless a topology's testbed is declared as it would be declared now."""
+    """Raise :class:`ConfigError` unless a topology's testbed file equals the one that would be written now."""
     path = folder.testbed_of(topology, ranks)
     stored, wanted = load_toml(path), _declaration(topology, ranks)
     changed = [
@@ -261,7 +261,7 @@ def check_declared(topology: Topology, ranks: int, folder: TruthFolder) -> None:
 
 
 def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
-    """Write the run directory, the statistics and the sizes of batches of every case that has none yet."""
+    """Write the run directory, statistics and batch sizes of every case that has none yet."""
     folder.stats.mkdir(exist_ok=True)
     folder.work.mkdir(exist_ok=True)
     index: dict[str, Any] = load_toml(folder.stats_index) if folder.stats_index.is_file() else {}
@@ -286,7 +286,7 @@ def _prepare_cases(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
 
 
 def predict_all(suite: Suite, folder: TruthFolder, backend: Backend) -> list[Prediction]:
-    """Predictions of every case from the statistics of its partition: as calibrated, and with each rate reduced."""
+    """Predict every case from the statistics of its partition, as calibrated and with each reduced rate."""
     cases = suite.cases()
     index = load_toml(folder.stats_index)
     profiles: dict[Path, Profile] = {}
@@ -331,14 +331,14 @@ def predict_all(suite: Suite, folder: TruthFolder, backend: Backend) -> list[Pre
 
 
 def check_frozen(folder: TruthFolder) -> Frozen:
-    """The freeze of a folder; :class:`ConfigError` when a frozen file has changed since."""
+    """Load ``frozen.json`` of a folder. Raises :class:`ConfigError` if a frozen file has changed."""
     frozen = validated(Frozen, folder.frozen.read_text(), folder.frozen)
     check_digests(folder.root, frozen.digests, START_OVER)
     return frozen
 
 
 def check_prepared(case: Case, folder: TruthFolder) -> None:
-    """Raise :class:`ConfigError` unless the run directory that a run of ``case`` starts from is there, unchanged."""
+    """Raise :class:`ConfigError` unless the run directory that ``case`` starts from exists and is unchanged."""
     prepared = folder.prepared(case)
     if not prepared.is_dir():
         raise ConfigError(

@@ -1,17 +1,17 @@
-"""Ground truth: what was measured, what was predicted before, and everything that predicting again needs.
+"""Stores ground truth: measured runs, frozen predictions, and everything that is needed to predict again.
 
 A folder of one validation::
 
     suite.toml            the suite as it was read; its cases are a pure function of it
     frozen.json           digests of suite, profiles, statistics and predictions, taken before the first run
-    profile.toml          the calibration; .canary.json: the reference work beside it, until all is frozen
-    profiles/             TOPOLOGY-P2.toml: the same for each topology and rank count; TOPOLOGY-P2.testbed.toml
+    profile.toml          the calibration; .canary.json: seconds of the reference work, until all is frozen
+    profiles/             TOPOLOGY-P2.toml: profile of each topology and rank count; TOPOLOGY-P2.testbed.toml
     stats/DIGEST.toml     statistics of each partition (numbers of rows and edges; no graph)
     batches/CASE.npz      sizes of a case's mini-batches, where it has some
     predictions.parquet   one row a case and variant
-    runs.parquet          one row a case and repeat, with a digest of all and the versions that they ran with
-    bound.toml            written by hand where the runs are kept: the worst score that CI accepts
-    work/                 what each case starts from, sealed (:mod:`simgnn.seal`), and run directories
+    runs.parquet          one row a case and repeat, a digest of all rows, and library versions
+    bound.toml            written by hand for shipped runs: the worst score that CI accepts
+    work/                 prepared run directories, sealed (:mod:`simgnn.seal`), and those of runs
 
 The same folder without its run directories is what ``--keep`` writes and what CI scores the simulator against.
 """
@@ -36,7 +36,7 @@ BATCHES = "batches"
 DIGEST, VERSIONS = b"sha256", b"versions"
 """Keys of the digest and the versions in the metadata of ``runs.parquet``."""
 EARLIER_VERSIONS = "runs.json"
-"""Where earlier versions of simgnn kept the library versions of runs."""
+"""File in which earlier versions of simgnn stored the library versions of runs."""
 _CASE = [("graph", pa.string()), ("partition", pa.string()), ("ranks", pa.int32()), ("topology", pa.string()),
          ("experiment", pa.string())]  # fmt: skip
 _TIMES = [("epoch_s", pa.float64()), ("compute_s", pa.float64()), ("wait_s", pa.float64()),
@@ -54,8 +54,8 @@ Row = TypeVar("Row", "Measured", "Prediction")
 
 @dataclass(frozen=True)
 class Times:
-    """A median steady epoch: its length; means over ranks of computing, waiting and transfer; the fullest rank's peak
-    memory, if known."""
+    """Times of a median steady epoch: length, and means over ranks of computing, waiting and transfer; also the peak
+    memory of the fullest rank, if known."""
 
     epoch_s: float
     compute_s: float
@@ -65,10 +65,10 @@ class Times:
 
     @classmethod
     def of(cls, result: Result) -> "Times":
-        """The times in a result of either backend: both have the same fields, by the same formulas."""
+        """Extract the times from a result of the simulator or the executor; both use the same fields and formulas."""
         ranks = result.per_rank
         if result.epoch_s_median is None or not ranks:
-            raise ConfigError(f"the result of '{result.name}' ({result.status}) has no epoch: {result.message}")
+            raise ConfigError(f"the result of '{result.name}' ({result.status}) has no epoch times: {result.message}")
         return cls(
             epoch_s=result.epoch_s_median,
             compute_s=sum(rank.compute_s for rank in ranks) / len(ranks),
@@ -80,7 +80,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of a case. ``canary_s``: seconds of the reference work, timed just before."""
+    """One run of a case. ``canary_s``: seconds of the reference work just before the run."""
 
     case: Case
     repeat: int
@@ -91,8 +91,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One case on one variant of its profile, with a 90 % interval if there is one and the regression's
-    ``features``."""
+    """The prediction of a case with one variant of its profile; ``low_s``, ``high_s``: 90 % interval, if there is one;
+    ``features``: columns of the regression."""
 
     case: Case
     variant: str
@@ -107,7 +107,7 @@ class Prediction:
 
 
 class TruthFolder:
-    """Where each file of a validation lies (listed above)."""
+    """Paths of the files of a validation (listed above)."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -124,47 +124,47 @@ class TruthFolder:
         self.work = root / "work"
 
     def profile_of(self, topology: Topology, ranks: int) -> Path:
-        """The profile of a topology: the calibration itself where the machine is used as it is."""
+        """Return the profile of a topology, which is the calibration itself where no testbed is used."""
         return self.profile if topology.plain else self.root / "profiles" / f"{topology.name}-P{ranks}.toml"
 
     def testbed_of(self, topology: Topology, ranks: int) -> Path:
-        """The declaration of a topology's testbed; no topology's profile can have this name."""
+        """Return the testbed file of a topology; no profile can have its name."""
         return self.root / "profiles" / f"{topology.name}-P{ranks}.testbed.toml"
 
     def predicted_from(self) -> list[Path]:
-        """All files that predictions are made from: the suite, profiles, statistics and sizes of batches; sorted."""
+        """List all files that predictions are made from: suite, profiles, statistics and batch sizes."""
         found = [path for folder in ("profiles", "stats", BATCHES) for path in sorted((self.root / folder).glob("*"))]
         return [self.suite, self.profile, *(path for path in found if not path.name.startswith("."))]
 
     def batches_of(self, case: Case) -> Path:
-        """Sizes of a case's mini-batches."""
+        """Return the file with the sizes of a case's mini-batches."""
         return self.root / BATCHES / f"{case.name}.npz"
 
     def prepared(self, case: Case) -> Path:
-        """The run directory that each run of a case starts from."""
+        """Return the prepared run directory that each run of a case copies."""
         return self.work / case.name
 
     def run_of(self, case: Case, repeat: int) -> Path:
-        """The run directory of a repeat. Names of levels have no tilde, so it is no other case's directory."""
+        """Return the run directory of a repeat. Names of levels have no tilde, so no two cases share one."""
         return self.work / f"{case.name}~{repeat}"
 
 
 def write_predictions(predictions: Sequence[Prediction], path: Path) -> None:
-    """Write predictions as Parquet, whole or not at all."""
+    """Write predictions as Parquet, completely or not at all."""
     write_table(pa.Table.from_pylist([as_row(row) for row in predictions], schema=PREDICTIONS_SCHEMA), path)
 
 
 def write_runs(runs: Sequence[Measured], versions: Sequence[Mapping[str, str]], path: Path) -> None:
-    """Write all runs so far, with a digest of them and every set of library ``versions`` that some of them ran with as
-    metadata of the Parquet file, so that an interruption cannot separate them."""
+    """Write all runs so far as Parquet. A digest of them and every set of library ``versions`` that was used are
+    metadata of the file, so that an interruption cannot separate them."""
     rows = [as_row(run) for run in runs]
     metadata = {DIGEST: json_digest(rows), VERSIONS: json.dumps(list(versions))}
     write_table(pa.Table.from_pylist(rows, schema=RUNS_SCHEMA.with_metadata(metadata)), path)
 
 
 def read_runs(folder: TruthFolder) -> tuple[list[Measured], list[dict[str, str]]]:
-    """The runs of a folder so far and the library versions that they were made with. Raises :class:`ConfigError` where
-    the runs are not those that were written. Earlier versions kept no digest, and the versions in ``runs.json``."""
+    """Read the runs of a folder and the library versions that they used. Raises :class:`ConfigError` if the runs
+    changed after they were written. Earlier versions wrote no digest, and library versions to ``runs.json``."""
     if not folder.runs.is_file():
         return [], []
     runs, metadata = _read(folder.runs, RUNS_SCHEMA, Measured)
@@ -181,16 +181,18 @@ def read_predictions(path: Path) -> list[Prediction]:
 
 
 def as_row(row: Measured | Prediction) -> dict[str, Any]:
-    """The columns of a row, as Parquet stores them."""
+    """Return the columns of a row as Parquet stores them."""
     table = asdict(row)
     return {**table.pop("case"), **table.pop("times"), **table}
 
 
 def _read(path: Path, schema: pa.Schema, kind: type[Row]) -> tuple[list[Row], Mapping[bytes, bytes]]:
-    """Rows of a Parquet file and the metadata of its schema."""
+    """Read the rows of a Parquet file and the metadata of its schema."""
     table = read_table(path)
     if not table.schema.equals(schema):
-        raise ConfigError(f"{path}: got columns {table.schema.names}, expected {schema.names}: made by another version")
+        raise ConfigError(
+            f"{path}: got columns {table.schema.names}, expected {schema.names}; another version of simgnn wrote it"
+        )
     rows = []
     for entry in table.to_pylist():
         case = Case(**{field.name: entry.pop(field.name) for field in fields(Case)})

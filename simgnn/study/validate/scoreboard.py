@@ -1,4 +1,4 @@
-"""What a validation reports: simulator and baselines on the same cases, bars, parts, sensitivity, drift."""
+"""Result of a validation: scores of simulator and baselines on the same cases, bars, parts, sensitivity, drift."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,14 +20,14 @@ REASONS = {
     "regret": "among no alternatives do the measured medians differ by more than noise",
     "coverage": "no prediction interval was given",
 }
-"""Why the figure of a bar cannot be computed, by the bar's name."""
+"""Why the figure of a bar cannot be computed, by name of the bar."""
 
 
 @dataclass(frozen=True)
 class CaseLine:
     """One case, predicted and measured (median over repeats). ``spread``: half the range of the repeats over their
-    median; ``noise``: standard error of that median, both as shares; ``drift``: median over repeats of the reference
-    work beside the run over that beside the calibration (above 1: the machine was slower)."""
+    median. ``noise``: relative standard error of that median. ``drift``: median over repeats of the seconds of the
+    reference work at the run over those at calibration (above 1: the machine was slower)."""
 
     case: Case
     predicted_s: float
@@ -44,7 +44,7 @@ class CaseLine:
 
 @dataclass(frozen=True)
 class Line:
-    """One predictor on one group of cases."""
+    """The score of one predictor on one group of cases."""
 
     predictor: str
     group: str
@@ -53,8 +53,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Part:
-    """Errors of one part of an epoch, as shares of the measured epoch (of memory: of itself). ``error``: median of the
-    absolute error, ``bias``: median signed error."""
+    """Errors of one part of an epoch, as shares of the measured epoch (memory: of the measured memory). ``error``:
+    median absolute error. ``bias``: median signed error."""
 
     part: str
     group: str
@@ -65,8 +65,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One bar and whether it holds. ``figure``: what the bar is compared with; errors and coverage with noise forgiven
-    (:func:`simgnn.study.error_measures.judge`)."""
+    """One bar and whether it holds. ``figure``: the value that is compared with the bar; for errors and coverage noise
+    is allowed for (:func:`simgnn.study.error_measures.judge`)."""
 
     group: str
     bar: str
@@ -77,7 +77,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The score with a rate reduced, which a failing bar has to notice. ``why``: why it was not noticed, or None."""
+    """The score with a reduced rate, which a bar should notice by failing. ``why``: why none did, or None."""
 
     variant: str
     score: Score
@@ -88,7 +88,7 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Drift:
-    """Reference work beside the runs over that beside the calibration: smallest, median, largest over all runs."""
+    """Seconds of the reference work at the runs over those at calibration: smallest, median and largest."""
 
     canary_s: float
     least: float
@@ -98,7 +98,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """Everything that a validation reports. ``guard``: verdicts on the worst score that is accepted."""
+    """Everything that a validation reports. ``guard``: verdicts on the worst accepted score (``bound.toml``)."""
 
     suite: str
     cases: tuple[CaseLine, ...]
@@ -112,12 +112,12 @@ class Scoreboard:
 
     @property
     def holds(self) -> bool:
-        """Whether every bar holds and every rate that was cut down was noticed."""
+        """Whether every bar holds and every reduced rate was noticed."""
         return all(entry.holds for entry in self.verdicts) and all(entry.worse for entry in self.sensitivity)
 
     @property
     def guarded(self) -> bool | None:
-        """As ``holds``, with the committed bounds in place of the suite's bars; None where there is no bound."""
+        """Whether every stored bound holds and every reduced rate was noticed; None without bounds."""
         if not self.guard:
             return None
         return all(entry.holds for entry in self.guard) and all(entry.worse for entry in self.sensitivity)
@@ -128,7 +128,7 @@ class Scoreboard:
 
 @dataclass(frozen=True)
 class _Table:
-    """Cases as arrays [n], and the predictions of every predictor, [n] each."""
+    """Cases as arrays [n], for scoring the predictions of a predictor, [n]."""
 
     cases: tuple[Case, ...]
     measured: Floats
@@ -138,7 +138,7 @@ class _Table:
     high: Floats
 
     def score(self, predicted: Floats, kept: Sequence[bool], intervals: bool = False) -> Score:
-        """A predictor on some of the cases; those that it cannot predict (NaN) are left out."""
+        """Score a predictor on the ``kept`` cases, without those that it cannot predict (NaN)."""
         at = np.flatnonzero(np.asarray(kept, dtype=bool) & np.isfinite(predicted))
         bounds = (self.low[at], self.high[at]) if intervals else (None, None)
         choices = [self.choices[place] for place in at]
@@ -153,8 +153,8 @@ def build_scoreboard(
     notes: Sequence[str] = (),
     bound: Bars | None = None,
 ) -> Scoreboard:
-    """Score predictions (all variants) against runs. ``canary_s``: seconds of the reference work beside the
-    calibration; ``bound``: the worst score that is accepted."""
+    """Score predictions (all variants) against runs. ``canary_s``: seconds of the reference work at calibration.
+    ``bound``: the worst accepted score."""
     declared = {found.case: found for found in predictions if found.variant == AS_CALIBRATED}
     cases = tuple(case for case in suite.cases() if case in declared and any(run.case == case for run in runs))
     repeats = {case: [run for run in runs if run.case == case] for case in cases}
@@ -199,7 +199,7 @@ def build_scoreboard(
 
 
 def _notes(suite: Suite, lines: Sequence[CaseLine], verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Sentences on what weakens the score, such as few repeats, missing intervals and noise."""
+    """Describe what weakens the score, such as few repeats, missing intervals and noise."""
     few = [line.repeats for line in lines if line.repeats < suite.repeats]
     if few:
         yield f"{len(few)} of {len(lines)} cases have fewer than {suite.repeats} repeats, the fewest {min(few)}"
@@ -241,7 +241,7 @@ def _case_line(found: Prediction, repeats: Sequence[Measured], canary_s: float) 
 
 
 def _groups(suite: Suite, cases: Sequence[Case]) -> dict[str, list[bool]]:
-    """All cases, then those of each level of every axis that has several."""
+    """Group the cases: all, then those of each level of every axis that has several."""
     groups = {"all": [True] * len(cases)}
     for axis in AXES:
         levels = suite.levels(axis)
@@ -262,8 +262,8 @@ def _judge(group: str, bars: Bars, table: _Table, predicted: Floats, kept: Seque
 
 
 def _all_bars(suite: Suite, table: _Table, predicted: Floats, coverage: bool = True) -> Iterator[list[Verdict]]:
-    """Verdicts on the bars of all cases, then on those of each group of ``group_bars``. ``coverage`` is left out for
-    reduced rates, whose predictions have no intervals."""
+    """Judge the bars on all cases, then those on each group of ``group_bars``. ``coverage``: False for reduced rates,
+    whose predictions have no intervals."""
     groups: list[tuple[str, Bars, list[bool]]] = [("all", suite.bars, [True] * len(table.cases))]
     for entry in suite.group_bars:
         groups.append((entry.name, entry.bars, [case.level(entry.axis) in entry.levels for case in table.cases]))
@@ -272,7 +272,7 @@ def _all_bars(suite: Suite, table: _Table, predicted: Floats, coverage: bool = T
 
 
 def _better(suite: Suite, lines: Sequence[Line]) -> list[Verdict]:
-    """Verdicts on how many times smaller the simulator's median error is than that of each baseline."""
+    """Judge how many times smaller the simulator's median error is than that of each baseline."""
     bar = suite.bars.better_than_baselines
     if bar is None:
         return []
@@ -290,7 +290,7 @@ def _parts(
     declared: Mapping[Case, Prediction],
     repeats: Mapping[Case, Sequence[Measured]],
 ) -> Iterator[Part]:
-    """Errors of each part of the epoch over all cases and over those of each topology."""
+    """Compute the errors of each part of an epoch, over all cases and over those of each topology."""
     for part in PARTS:
         errors = np.full(len(repeats), np.nan)
         for at, (case, runs) in enumerate(repeats.items()):

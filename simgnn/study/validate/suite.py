@@ -1,4 +1,4 @@
-"""A validation suite: which experiments are predicted and run, how few of many are drawn, and the bars to hold."""
+"""Schema of a validation suite: which experiments are predicted and run, how cases are drawn, the bars to hold."""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -23,15 +23,15 @@ Key = tuple[Hashable, ...]
 
 
 class Level(Strict):
-    """One choice on an axis: ``set`` is merged into the experiment."""
+    """One level of an axis. ``set``: settings that are merged into the experiment."""
 
     name: Name
     set: Settings = Field(default_factory=dict)
 
 
 class Topology(Strict):
-    """Where the ranks run: on this machine as it is, or with ``link`` and ``slow_last`` in a testbed of ``hosts``
-    network namespaces whose links have that rate, the last rank limited to a share of a CPU."""
+    """Where ranks run: on this machine directly, or in a testbed of ``hosts`` network namespaces whose links have the
+    rate ``link``. ``slow_last``: the share of a CPU that the last rank is limited to."""
 
     name: Name
     hosts: Annotated[StrictInt, Field(ge=1, le=64)] = 1
@@ -41,7 +41,7 @@ class Topology(Strict):
     @model_validator(mode="after")
     def _sensible(self) -> Self:
         if (self.hosts > 1) != (self.link is not None):
-            raise ValueError("link: expected with two hosts or more, and only there, such as link = '200 Mbit/s'")
+            raise ValueError("link: expected with two or more hosts, and only then, such as link = '200 Mbit/s'")
         return self
 
     @property
@@ -51,14 +51,14 @@ class Topology(Strict):
 
 
 class Draw(Strict):
-    """How many cases are drawn, and the seed; every level of every axis comes up equally often, give or take one."""
+    """Number of cases to draw, and the seed. Levels of an axis are drawn equally often, give or take one."""
 
     count: Annotated[StrictInt, Field(ge=1, le=10_000)]
     seed: Annotated[StrictInt, Field(ge=0)]
 
 
 class Calibration(Strict):
-    """What is measured before the first run, on one host: rank counts, whether quickly, and in how many passes."""
+    """The calibration before the first run, on one host: rank counts, whether a quick one, number of passes."""
 
     ranks: Annotated[tuple[Annotated[StrictInt, Field(ge=1)], ...], Field(min_length=1)]
     quick: StrictBool = False
@@ -66,7 +66,7 @@ class Calibration(Strict):
 
 
 class Bars(Strict):
-    """What must hold; what is left out is only reported. Errors as shares of the measured median."""
+    """Bars that scores must meet; a score without a bar is only reported. Errors are shares of the measured median."""
 
     median_error: Share | None = None
     mean_error: Share | None = None
@@ -81,22 +81,24 @@ class Bars(Strict):
         if self.coverage is not None and self.coverage[0] > self.coverage[1]:
             raise ValueError(f"coverage: got {list(self.coverage)}, expected the least first, such as [0.8, 0.97]")
         if self.coverage == (0.0, 1.0):
-            raise ValueError("coverage: got [0, 1], outside of which no share is; expected such as [0.8, 0.97]")
+            raise ValueError(
+                "coverage: got [0, 1], which every share meets; expected a smaller range, such as [0.8, 0.97]"
+            )
         return self
 
     def stated(self) -> dict[str, Any]:
-        """Bars on one predictor's own score."""
+        """Return the bars that are set, by name, without the comparison with baselines."""
         return self.model_dump(exclude_none=True, exclude={"better_than_baselines"})
 
 
 class SuiteBars(Bars):
-    """Bars on all cases, for which alone the baselines are judged too."""
+    """Bars on all cases, including the bar on the comparison with baselines."""
 
     better_than_baselines: Annotated[StrictFloat, Field(ge=1.0)] | None = None
 
 
 class GroupBars(Strict):
-    """Bars on the cases whose ``axis`` is one of ``levels``."""
+    """Bars on the cases whose level on ``axis`` is one of ``levels``."""
 
     name: Name
     axis: Axis
@@ -105,7 +107,7 @@ class GroupBars(Strict):
 
 
 class Slowed(Strict):
-    """A rate to cut down to ``share`` of itself: of the device's ``primitive`` ("*": all), or of links of a kind."""
+    """A rate to reduce to ``share`` of itself: of the device's ``primitive`` ("*": all), or of one kind of ``link``."""
 
     primitive: StrictStr | None = None
     link: LinkKind | None = None
@@ -127,11 +129,11 @@ class Slowed(Strict):
 
 
 class Suite(Strict):
-    """Experiments x graphs x partitions x ranks x topologies, drawn before calibration.
+    """A validation suite: experiments x graphs x partitions x ranks x topologies, or cases drawn from them.
 
-    ``repeats``: runs of each case, interleaved, in fresh processes. ``epochs``: of each run, the first of which is not
-    counted. ``hold_out``: axes of which each level is left out of the fit before it is predicted. ``choose``: axes over
-    which a user would choose, for the regret of picking the predicted best.
+    ``repeats``: runs of each case, interleaved, in new processes. ``epochs``: of each run; the first is not counted.
+    ``hold_out``: axes; the regression predicts each of their levels after a fit to the other levels. ``choose``: axes
+    over which a user would choose, for the regret of picking the predicted best.
     """
 
     kind: Literal["runs"] = "runs"
@@ -187,18 +189,18 @@ class Suite(Strict):
         return self
 
     def levels(self, axis: Axis) -> tuple[str, ...]:
-        """Names of the levels of an axis."""
+        """Return the names of the levels of an axis."""
         if axis == "ranks":
             return tuple(map(str, self.ranks))
         return tuple(level.name for level in getattr(self, "topologies" if axis == "topology" else f"{axis}s"))
 
     def every_case(self) -> tuple[Case, ...]:
-        """The full product, in the order of the file."""
+        """Return all combinations of levels, in the order of the file."""
         levels: list[Sequence[Any]] = [self.ranks if axis == "ranks" else self.levels(axis) for axis in AXES]
         return tuple(Case(*chosen) for chosen in product(*levels))
 
     def cases(self) -> tuple[Case, ...]:
-        """The cases of this suite: drawn, or all. A pure function of the file."""
+        """Return the cases of this suite, drawn or all. They depend only on the file."""
         every = self.every_case()
         if self.draw is None:
             return every
@@ -208,7 +210,7 @@ class Suite(Strict):
         return next(topology for topology in self.topologies if topology.name == case.topology)
 
     def settings(self, case: Case) -> list[Table]:
-        """What the levels of a case set, least specific first."""
+        """Return the settings of the levels of a case, least specific first."""
         hosts = self.topology(case).hosts
         own: Table = {
             "name": case.name,
@@ -219,16 +221,16 @@ class Suite(Strict):
         return [self.set, named[case.graph], named[case.partition], named[case.experiment], own]
 
     def to_table(self) -> Table:
-        """Plain values, as TOML writes them."""
+        """Return the suite as plain values, as in a TOML file."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 def balanced_draw(cases: Sequence[Sequence[Hashable]], count: int, seed: int) -> list[int]:
-    """Places of ``count`` of the ``cases`` (levels of each, one an axis), ascending, such that every level comes up
-    equally often. Deterministic.
+    """Draw ``count`` of the ``cases`` (one level for each axis) so that all levels are drawn equally often. Returns
+    their indices, ascending. Deterministic.
 
-    One after another, the case is taken whose levels, then whose pairs of levels, were drawn least often so far; the
-    seed decides among equals. Then cases are exchanged as long as that evens out levels, or pairs of equal levels.
+    Each step draws the case whose levels, then whose pairs of levels, were drawn least often; the seed decides between
+    equals. Then cases are exchanged as long as that evens out levels, or pairs of levels if levels stay equal.
     """
     order = np.random.default_rng(seed).permutation(len(cases)).tolist()
     keys = {place: _keys(cases[place]) for place in order}
@@ -256,13 +258,13 @@ def balanced_draw(cases: Sequence[Sequence[Hashable]], count: int, seed: int) ->
 
 
 def _keys(levels: Sequence[Hashable]) -> tuple[list[Key], list[Key]]:
-    """The levels of a case, and its pairs of levels."""
+    """Return the levels of a case, and its pairs of levels, as keys of counters."""
     numbered = list(enumerate(levels))
     return list(numbered), [(i, j, a, b) for (i, a), (j, b) in combinations(numbered, 2)]
 
 
 def _growth(counts: Sequence[Counter[Key]], keys: Sequence[Sequence[Key]]) -> tuple[int, ...]:
-    """By how much the sums of squared counts grow, levels first; even counts have the smallest sum."""
+    """Return how much the sums of squared counts grow, levels first; even counts have the smallest sum."""
     return tuple(sum(2 * count[key] + 1 for key in own) for count, own in zip(counts, keys, strict=True))
 
 

@@ -1,6 +1,6 @@
-"""Files of validation suites and of the shipped ground truth: find them by name or path, read them, report every fault.
+"""Finds, loads and checks validation suites and the shipped ground truth, and reports every fault.
 
-CI scores the simulator against the ground truth, and fails when the score is worse than its bound.
+CI scores the simulator against the ground truth, and fails if the score is worse than the stored bound.
 """
 
 from collections import Counter
@@ -20,9 +20,9 @@ from simgnn.study.validate.suite import Bars, Level, Suite
 from simgnn.tomlfile import Table, deep_merge, leaves, load_toml
 
 SUITES = Path(str(resources.files("simgnn.study"))) / "suites"
-"""The shipped suites: a TOML file each."""
+"""Folder of the shipped suites, one TOML file each."""
 TRUTH = SUITES.parent / "truth"
-"""The shipped ground truth: a folder a suite."""
+"""Folder of the shipped ground truth, one folder for each suite."""
 SET_BY_SUITE: Mapping[tuple[str, ...], str] = {
     ("name",): "a run is named after its case",
     ("cluster",): "the suite's ranks and topologies say where a case runs",
@@ -30,11 +30,11 @@ SET_BY_SUITE: Mapping[tuple[str, ...], str] = {
     ("train", "eval_every"): "each run is evaluated once, after its last epoch",
     ("hardware", "profile"): "cases are predicted on the calibration that the suite makes",
 }
-"""Settings that the suite itself gives every case."""
+"""Settings that every case gets from the suite itself, and why."""
 
 
 def find_suite(argument: str | Path) -> Path:
-    """The file of a suite, by path or by name; :class:`ConfigError` that lists the names."""
+    """Return the file of a suite, given by path or name. Raises :class:`ConfigError` that lists the shipped names."""
     path = Path(argument).expanduser()
     shipped = {found.stem: found for found in sorted(SUITES.glob("*.toml"))}
     if path.is_file():
@@ -48,12 +48,12 @@ def find_suite(argument: str | Path) -> Path:
 
 
 def load_suite(path: Path) -> Suite:
-    """The suite of a file; :class:`ConfigError` with every fault, those of the experiments that it makes included."""
+    """Load a suite from a file. Raises :class:`ConfigError` with every fault, including those of its experiments."""
     return parse_suite(load_toml(path), str(path))
 
 
 def parse_suite(table: Table, label: str) -> Suite:
-    """The suite of a table, checked as a whole, and the experiments that its levels make."""
+    """Build a suite from a table, and check it and the experiments of all its cases."""
     suite = validated(Suite, table, label)
     problems = [*_settings(suite), *_groups(suite), *_bars("bars", suite.bars, suite, suite.cases()), *_hold_out(suite)]
     if not problems:
@@ -68,12 +68,12 @@ def parse_suite(table: Table, label: str) -> Suite:
 
 
 def truth_folder(name: str) -> Path:
-    """The folder of the ground truth of a shipped suite. Raises :class:`ConfigError` when there is none, or none with a
-    bound: without one no score can fail."""
+    """Return the folder of a shipped suite's ground truth. Raises :class:`ConfigError` if there is none, or if it has
+    no bound, without which no score can fail."""
     known = sorted(path.name for path in TRUTH.iterdir() if path.is_dir())
     if name not in known:
         raise ConfigError(
-            f"--rescore: no runs are kept of '{name}'{nearest(name, known)}; kept are: {', '.join(known) or 'none'}; "
+            f"--rescore: no runs are stored for '{name}'{nearest(name, known)}; stored: {', '.join(known) or 'none'}; "
             "name the folder of a finished validation with --out"
         )
     if load_bound(TruthFolder(TRUTH / name).bound) is None:
@@ -85,8 +85,8 @@ def truth_folder(name: str) -> Path:
 
 
 def load_bound(path: Path) -> Bars | None:
-    """The worst score that is accepted against measured runs, from a file of bars; None where there is no file. Raises
-    :class:`ConfigError` with every fault, and for a file that states no bar."""
+    """Load the worst accepted score from a file of bars; None if there is no file. Raises :class:`ConfigError` with
+    every fault, and for a file that states no bar."""
     if not path.is_file():
         return None
     bound = validated(Bars, load_toml(path), path)
@@ -97,7 +97,7 @@ def load_bound(path: Path) -> Bars | None:
 
 
 def _settings(suite: Suite) -> Iterator[str]:
-    """Settings that another part of the suite overwrites: runs would not have what is written there."""
+    """Report settings that another part of the suite overwrites, so that runs would not have them."""
     axes: dict[str, tuple[Level, ...]] = {
         axis: getattr(suite, axis) for axis in ("graphs", "partitions", "experiments")
     }
@@ -130,7 +130,7 @@ def _groups(suite: Suite) -> Iterator[str]:
     for at, group in enumerate(suite.group_bars):
         where = f"group_bars.{at}"
         if names[group.name] > 1:
-            yield f"{where}.name: got '{group.name}', which is another group too; expected different names, none 'all'"
+            yield f"{where}.name: got '{group.name}', which another group has too; expected different names, none 'all'"
         kept = tuple(case for case in cases if case.level(group.axis) in group.levels)
         if not kept:
             yield f"{where}.levels: none of the {len(cases)} cases drawn is of '{group.name}'; draw more, or others"
@@ -139,7 +139,7 @@ def _groups(suite: Suite) -> Iterator[str]:
 
 
 def _bars(where: str, bars: Bars, suite: Suite, cases: tuple[Case, ...]) -> Iterator[str]:
-    """Bars on figures that these cases cannot give: they could not hold, whatever is measured."""
+    """Report bars that cannot hold, whatever is measured, because these cases do not give the figure."""
     if bars.tau is not None and len(cases) < 2:
         yield f"{where}.tau: an order needs two cases, there is {len(cases)}; leave it out"
     alternatives = Counter(case.without(suite.choose) for case in cases)

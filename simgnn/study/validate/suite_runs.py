@@ -1,4 +1,4 @@
-"""Validation of a suite: predict and freeze, then run every case, interleaved and resumable, and score."""
+"""Validates a suite: predicts and freezes, then runs every case (interleaved, resumable), and scores."""
 
 import shutil
 import time
@@ -34,7 +34,7 @@ KEPT = {"suite.toml", "frozen.json", "profile.toml", "predictions.parquet", "run
 
 
 def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
-    """Predict every case, run it ``suite.repeats`` times, and score. Continues where an earlier call was interrupted.
+    """Predict every case, run it ``suite.repeats`` times, and score. An interrupted validation continues.
 
     Calibration and predictions come first and are frozen. Raises :class:`ConfigError` for a folder that holds something
     else or has changed, :class:`BackendError` for a run that fails or trains another program than the predicted one.
@@ -53,8 +53,8 @@ def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
 def _run_all(
     suite: Suite, folder: TruthFolder, digests: Mapping[Case, str], frozen: Mapping[str, str], backend: Backend
 ) -> tuple[list[Measured], list[dict[str, str]]]:
-    """Run what is left to run; all runs, those of earlier calls included, and the library versions that they used.
-    ``digests``: of the programs that were predicted. ``frozen``: the versions of the predictions."""
+    """Run all repeats that are missing. Returns all runs, earlier ones included, and the library versions that they
+    used. ``digests``: of the predicted programs. ``frozen``: library versions of the predictions."""
     cases, now = suite.cases(), versions()
     runs, used = read_runs(folder)
     done = {(run.case, run.repeat) for run in runs}
@@ -94,8 +94,8 @@ def _run_all(
 
 
 def rescore(root: Path, backend: Backend) -> Scoreboard:
-    """Score today's simulator against runs that were measured before: no graph, no run, the same calibration. Raises
-    :class:`ConfigError` when the folder is no finished validation."""
+    """Score today's simulator against earlier runs: no graph, no run, the stored calibration. Raises
+    :class:`ConfigError` if the folder holds no finished validation."""
     folder = TruthFolder(root)
     suite = stored_suite(folder)
     frozen, bound = freeze.check_frozen(folder), load_bound(folder.bound)
@@ -113,7 +113,7 @@ def rescore(root: Path, backend: Backend) -> Scoreboard:
 
 
 def _other_versions(frozen: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> list[str]:
-    """A sentence if some of ``others`` differ from the versions that predictions were frozen with."""
+    """Describe how ``others`` differ from the library versions of frozen predictions; empty if none differs."""
     differ = {
         f"{name} {other.get(name, 'absent')} (frozen: {frozen.get(name, 'absent')})"
         for other in others
@@ -125,15 +125,15 @@ def _other_versions(frozen: Mapping[str, str], others: Sequence[Mapping[str, str
 
 
 def stored_suite(folder: TruthFolder) -> Suite:
-    """The suite that a validation's folder is of."""
+    """Load the suite of a validation's folder. Raises :class:`ConfigError` unless predictions are frozen."""
     if not folder.suite.is_file() or not folder.frozen.is_file():
         there = f" ({freeze.how_far(folder)}: continue it without --rescore)" if folder.suite.is_file() else ""
-        raise ConfigError(f"{folder.root}: holds no validation with frozen predictions{there}; name the folder of one")
+        raise ConfigError(f"{folder.root}: holds no validation with frozen predictions{there}; name another folder")
     return parse_suite(load_toml(folder.suite), str(folder.suite))
 
 
 def check_stored(root: Path, suite: Suite) -> None:
-    """Raise :class:`ConfigError` unless ``root`` is the folder of a validation of this suite, as it is now."""
+    """Raise :class:`ConfigError` unless ``root`` holds a validation of ``suite`` as it is now."""
     folder = TruthFolder(root)
     stored = stored_suite(folder)
     freeze.check_frozen(folder)  # before the suites are compared: the stored one may be damaged
@@ -146,14 +146,14 @@ def check_stored(root: Path, suite: Suite) -> None:
 
 
 def check_keep(out: Path) -> None:
-    """Raise :class:`ConfigError` unless ground truth can be copied to ``out``: a folder that is not there yet."""
+    """Raise :class:`ConfigError` unless ``out`` is a new folder that ground truth can be copied to."""
     check_output_folder(out, "--keep")
     if out.exists():
         raise ConfigError(f"--keep: got {out}, which exists already; name a new folder")
 
 
 def keep(root: Path, out: Path) -> None:
-    """Copy the ground truth of a finished validation, without run directories. ``out`` must be new."""
+    """Copy the ground truth of a finished validation, without run directories, to the new folder ``out``."""
     folder = TruthFolder(root)
     stored_suite(folder)
     freeze.check_frozen(folder)
@@ -170,7 +170,7 @@ def keep(root: Path, out: Path) -> None:
 
 
 def _rounds(suite: Suite, repeat: int) -> list[tuple[Topology, int, list[Case]]]:
-    """The order of one repeat: every case once, shuffled anew, the cases of one testbed together."""
+    """Return the order of one repeat: every case once, newly shuffled, the cases of one testbed together."""
     rng = np.random.default_rng([repeat, 0 if suite.draw is None else suite.draw.seed])
     cases = suite.cases()
     groups: dict[tuple[str, int], list[Case]] = {}
@@ -182,7 +182,7 @@ def _rounds(suite: Suite, repeat: int) -> list[tuple[Topology, int, list[Case]]]
 
 
 def _run(case: Case, repeat: int, folder: TruthFolder, testbed: Path | None, digest: str, backend: Backend) -> Measured:
-    """One run in a copy of the prepared directory; the copy of the first repeat stays, to be looked into."""
+    """Run a case once in a copy of the prepared directory; the copy of the first repeat is kept for inspection."""
     directory = folder.run_of(case, repeat)
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(folder.prepared(case), directory)
@@ -190,7 +190,7 @@ def _run(case: Case, repeat: int, folder: TruthFolder, testbed: Path | None, dig
     result = backend.run(directory, testbed)
     if result.program_digest != digest:
         raise BackendError(
-            f"validate: {case.name} trained program {result.program_digest[:12]}, predicted was {digest[:12]}: "
+            f"validate: {case.name} trained program {result.program_digest[:12]}, not the predicted {digest[:12]}; "
             "start over in a new folder"
         )
     times = Times.of(result)
