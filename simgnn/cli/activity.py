@@ -1,4 +1,4 @@
-"""Finds the decisions that a simulation replays (``--activity RUNDIR``)."""
+"""Loads the decisions and the accuracy of a recorded run for a simulation (``--activity RUNDIR``)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,10 +33,10 @@ UNNAMED = (
 
 
 def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
-    """The accuracy that the run in ``root`` reached.
+    """Return the accuracy that the run in ``root`` reached.
 
-    Raises :class:`ConfigError` where the run failed, its files changed since, or ``experiment`` states other policies
-    than it had. These checks need no graph and no plan.
+    Raises :class:`ConfigError` if the run failed, its files have changed, or ``experiment`` names other policies than
+    the run. These checks need no graph and no plan.
     """
     result = recorded_result(root)
     stated = stated_differences(differences(experiment, root), recorded_plan(root).resolved)
@@ -45,11 +45,11 @@ def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
 
 
 def find_activity(prepared: Prepared, root: Path | None) -> Replay:
-    """The decisions of the run in ``root`` for this experiment, those that the policy alone determines, and the run's
-    accuracy.
+    """Return the decisions for a simulation (those of the run in ``root``, and those that the policy alone determines)
+    and the run's accuracy.
 
-    Raises :class:`ConfigError` where decisions are needed and no run is named, where the run is of another experiment,
-    or failed.
+    Raises :class:`ConfigError` if decisions are needed and no run is named, or if the run failed or is of another
+    experiment.
     """
     experiment, program = prepared.experiment, prepared.planned.program
     scheduled = experiment.freshness.scheduled(program, experiment.train.epochs)
@@ -89,8 +89,8 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
 
 
 def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irrelevant: frozenset[str]) -> list[str]:
-    """Notes on what the run in ``root`` learned differently from this experiment. Raises :class:`ConfigError` where
-    planning chose other policies for it."""
+    """Describe what the run in ``root`` learned differently from this experiment. Raises :class:`ConfigError` if
+    planning chose other policies for the run."""
     experiment, origin = prepared.experiment, prepared.stats.origin
     stated = {".".join(path): value for path, value in leaves(experiment.to_table())}
     # the kinds of policies, on which choices depend, are those of the record by now (check_run)
@@ -108,7 +108,7 @@ def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irre
 def _check_same(
     found: Sequence[Difference], root: Path, experiment: Experiment, irrelevant: frozenset[str]
 ) -> list[str]:
-    """Notes on differences that change what is learned; :class:`ConfigError` where one makes another experiment."""
+    """Describe differences that change what is learned. Raises :class:`ConfigError` if one makes another experiment."""
     policies = {slot: type(getattr(experiment, slot)) for slot in SLOTS}
     faults, notes = different_experiment(found, root, policies, irrelevant)
     if faults:
@@ -117,12 +117,12 @@ def _check_same(
 
 
 def _irrelevant(experiment: Experiment) -> frozenset[str]:
-    """Keys of the experiment that change what it learns by rounding at most."""
+    """Return the keys of the experiment that change what it learns only by rounding."""
     return frozenset({"communication.rows", "model.order", "model.hoist"} if _exact(experiment) else ())
 
 
 def _exact(experiment: Experiment) -> bool:
-    """Whether training on the full graph learns the same on any partition but for rounding: no row is stale or encoded,
-    no rank clips its own gradients, and no layer draws random numbers."""
+    """Return whether full-graph training learns the same on any partition except for rounding: no row is stale or
+    encoded, no rank clips its own gradients, and no layer draws random numbers."""
     fresh = experiment.freshness.exact and not experiment.codec.encodes
     return fresh and not experiment.train.clip_norm and experiment.model.built_in

@@ -1,4 +1,4 @@
-"""The work of the commands as a study needs it: calibrate, prepare, predict and run the cases of a suite."""
+"""Commands as a study calls them: calibrate, prepare, predict and run the cases of a suite."""
 
 import hashlib
 import subprocess
@@ -23,7 +23,7 @@ from simgnn.study.validate.drift_check import canary_seconds
 
 
 class CommandBackend:
-    """Implements :class:`simgnn.study.backend.Backend`, where each method is explained."""
+    """Implements :class:`simgnn.study.backend.Backend`, which describes the methods."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -47,9 +47,9 @@ class CommandBackend:
         program = prepared.planned.program
         if decisions_in(program) - set(experiment.freshness.scheduled(program, experiment.train.epochs)):
             raise ConfigError(
-                f"freshness.kind: got '{experiment.freshness.label}', of which what is sent depends on values that "
-                "only training produces; expected one that needs no record of a run: nothing measured may flow into a "
-                "prediction"
+                f"freshness.kind: got '{experiment.freshness.label}', which decides what to send from values that "
+                "only training produces; expected a policy that needs no recorded run, since nothing measured may flow "
+                "into a prediction"
             )
 
     def prepare(self, experiment: Experiment, out: Path) -> Counted:
@@ -104,6 +104,6 @@ class CommandBackend:
 
 
 def _named(testbed: Path) -> list[str]:
-    """The option that names a testbed after the folder of its file, so that one that was left is found again."""
+    """Return the option that names a testbed after its folder, so that a leftover testbed is found again."""
     folder = str(testbed.resolve().parent)
     return ["--name", f"validate-{hashlib.sha256(folder.encode()).hexdigest()[:10]}"]

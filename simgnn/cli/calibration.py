@@ -26,15 +26,15 @@ QUICK_RANKS = (2,)
 FULL_RANKS = (1, 2, 4)
 BUSY_PERCENT = 15.0
 PATIENCE_S = 600.0
-"""A group of ranks that has not finished by then hangs and is ended."""
+"""Seconds after which a group of ranks that has not finished counts as hung and is ended."""
 RANKS_PER_CORE, LEAST_MOST_RANKS = 8, 16
-"""The most ranks that a core may have; the second number of ranks is always accepted."""
+"""Most ranks for each core; ``LEAST_MOST_RANKS`` ranks are always accepted."""
 PROGRESS = "progress "
-"""The micro-benchmarks report progress in lines "progress SECONDS OF_SECONDS TEXT"."""
+"""Prefix of the micro-benchmarks' progress lines: "progress SECONDS OF_SECONDS TEXT"."""
 
 
 class Place(NamedTuple):
-    """This process's place in a group that torchrun started."""
+    """Rank numbers of this process in a group that torchrun started."""
 
     rank: int
     ranks: int
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 def torchrun_place() -> Place | None:
-    """This process's place in a group that torchrun started; None if it was started by hand."""
+    """Return this process's ranks in a group that torchrun started; None if it was started by hand."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
     rank = os.environ["RANK"]
@@ -50,18 +50,18 @@ def torchrun_place() -> Place | None:
 
 
 def kept_folder() -> Path:
-    """Where the samples of an interrupted calibration wait for the next one."""
+    """Return the folder that keeps the samples of an interrupted calibration for the next one."""
     return calibration_path().parent / "calibrating"
 
 
 def one_at_a_time() -> AbstractContextManager[None]:
-    """Hold the lock of calibrations: two at a time would slow each other down, and mix the samples that they keep."""
+    """Hold the lock of calibrations: two at once would slow each other down and mix the samples that they keep."""
     otherwise = f"end it; if it is another machine's, name another folder ({CACHE_NAME})"
     return locked_folder(kept_folder().parent, "calibrate", otherwise)
 
 
 def forget_kept(quick: bool) -> None:
-    """Remove the samples that were kept for a calibration, quick or full, of every pass."""
+    """Remove the samples that were kept for a quick or full calibration, from every pass."""
     folder = kept_folder()
     for path in folder.rglob(f"{'quick' if quick else 'full'}-*.json"):
         path.unlink(missing_ok=True)
@@ -71,14 +71,14 @@ def forget_kept(quick: bool) -> None:
 
 
 def _groups(quick: bool, ranks: Sequence[int] | None) -> Sequence[int]:
-    """The numbers of ranks that measure, one group after another; under torchrun that of its one group."""
+    """Return the numbers of ranks to measure with, one group after another; under torchrun only its group."""
     place = torchrun_place()
     return (place.ranks,) if place is not None else ranks or (QUICK_RANKS if quick else FULL_RANKS)
 
 
 def calibrate(out: Path, quick: bool, ranks: Sequence[int] | None, reporter: Reporter, passes: int = 1) -> None:
-    """Measure this machine with each number of ``ranks``, and write its profile to ``out``, whole or not at all. Raises
-    :class:`BackendError` when a measurement fails, :class:`HardwareError` when its samples fix no curve."""
+    """Measure this machine with each number of ``ranks``, and write its complete profile to ``out``. Raises
+    :class:`BackendError` if a measurement fails, :class:`HardwareError` if samples do not determine a curve."""
     with one_at_a_time():
         calibration = fit(measure_groups(quick, ranks, reporter, passes=passes), reporter)
         forget_kept(quick)
@@ -87,7 +87,7 @@ def calibrate(out: Path, quick: bool, ranks: Sequence[int] | None, reporter: Rep
 
 
 def fit(files: Sequence[SampleFile], reporter: Reporter) -> Calibration:
-    """Fit a profile to samples, dated by the last of them."""
+    """Fit a profile to samples; its date is that of the last samples."""
     reporter.stage("fitting curves to the samples")
     return fit_profile(files, max(file.started for file in files).astimezone().date())
 
@@ -100,10 +100,10 @@ def measure_groups(
     fresh: bool = False,
     passes: int = 1,
 ) -> list[SampleFile]:
-    """The samples of every group of ranks, one group after another; under torchrun those of its one group, on rank 0.
+    """Measure with each group of ranks in turn and return the samples; under torchrun with its one group, on rank 0.
 
     ``ranks``: default 1, 2 and 4, quick: 2. ``samples``: folder that keeps the raw samples. ``fresh``: do not continue
-    an interrupted calibration. ``passes``: all groups measure so often in turn, and the samples of a probe are pooled.
+    an interrupted calibration. ``passes``: how often all groups measure; the samples of a probe are pooled.
     """
     check_executor()
     place, groups = torchrun_place(), _groups(quick, ranks)
@@ -138,7 +138,7 @@ def measure_groups(
 
 
 def kept_samples(folders: Sequence[Path]) -> list[SampleFile]:
-    """The samples that calibrations kept in ``folders`` (``--samples``), pooled, by number of ranks. Raises
+    """Read the samples that calibrations kept in ``folders`` (``--samples``), pooled, by number of ranks. Raises
     :class:`ConfigError` for a folder without samples or named twice, :class:`HardwareError` for samples that do not fit
     together."""
     files, seen = [], set[Path]()
@@ -149,40 +149,40 @@ def kept_samples(folders: Sequence[Path]) -> list[SampleFile]:
                 f"--pool: {folder} holds no samples-*.json; name a folder that `simgnn calibrate --samples DIR` filled"
             )
         if folder.resolve() in seen:
-            raise ConfigError(f"--pool: {folder} is named twice, its samples would count twice; name it once")
+            raise ConfigError(f"--pool: {folder} is named twice, so its samples would count twice; name it once")
         seen.add(folder.resolve())
         files += [read_samples(path) for path in found]
     return sorted(pool_passes(files), key=lambda file: file.ranks)
 
 
 def check_counts(groups: Sequence[int], key: str = "--ranks") -> None:
-    """Raise :class:`ConfigError` for more ranks, given by ``key``, than this machine can hold processes with torch."""
+    """Raise :class:`ConfigError` if this machine cannot hold so many processes with torch; ``key`` states the ranks."""
     cores = usable_threads()
     most = max(LEAST_MOST_RANKS, RANKS_PER_CORE * cores)
     if max(groups) > most:
         raise ConfigError(
             f"{key}: got {max(groups)}, expected at most {most} on this machine of {cores} cores, since each is a "
-            "process here; calibrate more of them on their own hosts: torchrun ... -m simgnn calibrate"
+            "process here; to calibrate more, use several hosts: torchrun ... -m simgnn calibrate"
         )
 
 
 def _warn_if_busy(reporter: Reporter) -> None:
-    """Report other work on this machine, which would be measured as slowness of the machine itself."""
+    """Report other work on this machine, which would make the machine seem slower than it is."""
     busy = psutil.cpu_percent(interval=0.5)
     if busy > BUSY_PERCENT:
         reporter.stage(f"this machine is {busy:.0f} % busy with other work: calibrate it again when it is idle")
 
 
 class _Progress:
-    """The share of all groups that is measured, in hundredths of a second as planned. Groups to come count as the
-    current one: only the micro-benchmarks know what they will measure."""
+    """The measured share of all groups, in hundredths of a second of planned time. Groups to come count as long as the
+    current one, since only the micro-benchmarks know what they will measure."""
 
     def __init__(self, counter: Counter, groups: int) -> None:
         self._counter, self._left = counter, groups
         self._before = self._here = 0
 
     def at(self, seconds: float, of_seconds: float, what: str) -> None:
-        """So many ``seconds`` of this group's plan are over; ``what`` is measured now."""
+        """Report that ``seconds`` of this group's planned ``of_seconds`` are over and that ``what`` is measured now."""
         self._here = round(100 * of_seconds)
         self._counter.at(self._before + round(100 * seconds), what, self._before + self._here * self._left)
 
@@ -194,7 +194,7 @@ class _Progress:
 
 
 def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, progress: _Progress) -> None:
-    """Run one group of ranks to its end."""
+    """Run the micro-benchmarks with one group of ranks to their end."""
     process = start_session([sys.executable, "-m", "executor.microbench", *arguments])
     assert process.stdout is not None
     hangs = threading.Timer(PATIENCE_S, end_session, [process])

@@ -1,4 +1,4 @@
-"""Starts the executor and its testbed as processes and follows their output; simgnn never imports them."""
+"""Starts the executor and its testbed as processes and reads their output; simgnn never imports them."""
 
 import importlib.util
 import os
@@ -17,15 +17,15 @@ from simgnn.process_end import with_lifeline
 
 PACKAGE = "executor"
 GRACE_S = 15.0
-"""Ranks that have not ended so long after an interruption are killed."""
+"""Seconds after an interruption at which ranks that still run are killed."""
 REASON = "executor: error: "
-"""Begins the line in which the executor says why it failed."""
+"""Prefix of the line in which the executor reports why it failed."""
 EPOCH_LINE = re.compile(r"\bepoch (\d+)/(\d+)\b(.*)")
 
 
 def check_executor() -> None:
-    """Raise :class:`BackendError` unless ``python -m executor``, started here, would start the one of this simgnn: a
-    package on PyPI has the same name, and so may a folder in the working directory."""
+    """Raise :class:`BackendError` unless ``python -m executor`` would start simgnn's own executor: a package on PyPI
+    has the same name, and a folder in the working directory may have it too."""
     ours = Path(simgnn.__file__).resolve().parent.parent / PACKAGE
     # python -m looks in the working directory first
     spec = PathFinder.find_spec(PACKAGE, [str(Path.cwd())]) or importlib.util.find_spec(PACKAGE)
@@ -42,10 +42,10 @@ def check_executor() -> None:
 
 
 def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], None]) -> None:
-    """Run ``python -m executor run DIR`` to its end; ``tell`` gets each line of its output as it comes.
+    """Run ``python -m executor run DIR`` to its end; ``tell`` is called with each line of output.
 
-    Raises :class:`ConfigError` for wrong input, :class:`BackendError` when training fails otherwise. An interruption
-    ends all ranks before this returns; they also end when this process is killed.
+    Raises :class:`ConfigError` for wrong input, :class:`BackendError` if training fails otherwise. An interruption ends
+    all ranks before this returns; they also end when this process is killed.
     """
     check_executor()
     command = [sys.executable, "-m", PACKAGE, "run", str(directory), *arguments]
@@ -69,12 +69,12 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
         # the executor ends with 2 for bad input, as simgnn does
         raise (ConfigError if status == ConfigError.exit_status else BackendError)(f"run: {reason}")
     if status != 0:
-        raise BackendError(f"run: training ended with status {status}; its last words:\n" + "\n".join(last))
+        raise BackendError(f"run: training ended with status {status}; last lines of output:\n" + "\n".join(last))
 
 
 def start_session(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
-    """Start a command that leads a session, so that one signal reaches its ranks too; both its output streams are one
-    pipe of text. End it with :func:`end_session`. It ends by itself when this process dies."""
+    """Start a command in a session of its own, so that one signal reaches all its ranks. Its output streams share one
+    text pipe. End it with :func:`end_session`; it ends by itself when this process dies."""
     return _start(command, with_lifeline(environment), own_session=True)
 
 
@@ -92,7 +92,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str] | None, own_se
 
 
 def end_session(process: "subprocess.Popen[str]") -> None:
-    """End a process that leads a session and all processes that it started; kill them after ``GRACE_S``."""
+    """End a process that leads a session, and all processes that it started; kill them after ``GRACE_S``."""
     # not SIGINT: what a shell started in its background ignores it, and children inherit that
     for sign in (signal.SIGTERM, signal.SIGKILL):
         with suppress(subprocess.TimeoutExpired):
@@ -103,13 +103,13 @@ def end_session(process: "subprocess.Popen[str]") -> None:
 
 
 def epoch_of(line: str) -> tuple[int, int, str] | None:
-    """(epochs done, all epochs, the rest) of a progress line of the executor; None for any other line."""
+    """Parse a progress line of the executor into (epochs done, all epochs, rest); None for any other line."""
     found = EPOCH_LINE.search(line)
     return (int(found[1]), int(found[2]), found[3].strip(" :,")) if found else None
 
 
 def call_testbed(*arguments: str, fine: Sequence[int] = (0,)) -> None:
-    """Run ``executor testbed`` to its end; raises with its last lines of output unless its status is ``fine``."""
+    """Run ``executor testbed`` to its end. Raises an error with its last lines unless its status is ``fine``."""
     process = start_testbed(*arguments)
     assert process.stdout is not None
     try:
@@ -123,16 +123,16 @@ def call_testbed(*arguments: str, fine: Sequence[int] = (0,)) -> None:
 
 
 def start_testbed(*arguments: str, holds: bool = False) -> "subprocess.Popen[str]":
-    """Start ``executor testbed``. It ends when this process does, unless it ``holds`` a testbed: then it takes care of
-    that itself, and Ctrl-C does not reach it."""
+    """Start ``executor testbed``. It ends with this process, unless it ``holds`` a testbed: then it removes the testbed
+    itself, and Ctrl-C does not reach it."""
     check_executor()
     words = [sys.executable, "-m", "executor", "testbed", *arguments]
     return _start(words, None if holds else with_lifeline(), own_session=holds)
 
 
 def check_ended(process: "subprocess.Popen[str]", output: str, what: str, fine: Sequence[int] = (0,)) -> None:
-    """Wait for the end of a call of the testbed. Raises :class:`ConfigError` for wrong input, :class:`BackendError` for
-    another failure, with the last lines of its ``output``."""
+    """Wait until a testbed command ends. Raises :class:`ConfigError` for wrong input, :class:`BackendError` for another
+    failure, with the last lines of its ``output``."""
     status = process.wait()
     if status not in fine:
         last = "\n".join(output.splitlines()[-10:])

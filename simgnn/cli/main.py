@@ -37,7 +37,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 
 
 class LazyGroup(TyperGroup):
-    """Knows the names and help lines of all sub-commands, and imports only the one that is called."""
+    """Command group that knows the names and help lines of all sub-commands, and imports only the called one."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -89,23 +89,23 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options before the sub-command."""
+    """Handle the options before the sub-command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 success, 2 bad input, 3 out of memory predicted, 141 when nobody reads the
-    output any more, 1 any other failure."""
+    """Run the command line and exit with a status: 0 success, 2 bad input, 3 out of memory predicted, 141 nobody reads
+    the output any more, 1 any other failure."""
     signal.signal(signal.SIGTERM, _terminated)
     sys.exit(ended_quietly(lambda: invoke(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    """Unwind like Ctrl-C at SIGTERM, so that ranks end too and nothing half-written stays."""
+    """Handle SIGTERM like Ctrl-C, so that ranks end too and no half-written file stays."""
     raise KeyboardInterrupt
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit status; errors go to standard error, never as a traceback."""
+    """Run one command line and return its exit status. Errors go to standard error, never as a traceback."""
     try:
         typer.main.get_command(app).main(list(arguments), prog_name="simgnn", standalone_mode=True)
     except SystemExit as stop:
@@ -132,7 +132,7 @@ def invoke(arguments: Sequence[str]) -> int:
             _tell(f"{path}: cannot be used ({error.strerror}); expected a path to read and write: name another")
             return 2
         _tell(
-            f"a fault of simgnn itself: {type(error).__name__}: {error}\n"
+            f"internal error of simgnn: {type(error).__name__}: {error}\n"
             "Please report it; SIMGNN_DEBUG=1 shows where it happened."
         )
         return 1

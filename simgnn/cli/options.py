@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def command_group(help: str, **fields: Any) -> typer.Typer:
-    """A group of commands; without a command it prints its help."""
+    """Create a group of commands that prints its help if no command is given."""
     return typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -27,13 +27,13 @@ def command_group(help: str, **fields: Any) -> typer.Typer:
 
 
 def path_option(name: str, metavar: str, help: str, **fields: Any) -> Any:
-    """An option for ``Annotated[Path | None, ...]`` that names a file or a folder; an empty path is an error."""
+    """Declare an option for ``Annotated[Path | None, ...]`` that names a file or folder; an empty path is an error."""
     fields = {"show_default": False, "parser": lambda given: named_path(str(given), name), **fields}
     return typer.Option(name, metavar=metavar, help=help, **fields)
 
 
 def path_argument(metavar: str, help: str) -> Any:
-    """An argument that names a file or a folder; an empty path is an error."""
+    """Declare an argument that names a file or a folder; an empty path is an error."""
     return typer.Argument(metavar=metavar, help=help, parser=_path_of(metavar.strip("[]")), show_default=False)
 
 

@@ -1,4 +1,4 @@
-"""From an experiment to a prediction, its result and its run directory, for ``simulate``, ``demo`` and studies."""
+"""Simulates an experiment and writes its result and run directory, for ``simulate``, ``demo`` and studies."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +33,9 @@ from simgnn.sim.simulate import Simulation, simulate
 from simgnn.sim.spread.intervals import Spread, estimate_spread
 
 FALLBACK_PROFILE = "cpu-100gbe-8"
-"""Shipped profile that stands in for a machine that was never calibrated; its result says uncalibrated."""
+"""Shipped profile for a machine that was never calibrated; the result is marked uncalibrated."""
 TRACE_EPOCHS = 10
-"""Epochs that ``trace.perfetto.json`` holds: enough to see, small enough to load at once."""
+"""Number of epochs in ``trace.perfetto.json``: enough to see, small enough to load at once."""
 NO_CALIBRATION = "this machine was never calibrated, so '{}' stands in for it; run `simgnn calibrate` first"
 BUNDLED = "{} ops send so many messages a round that those between a rank and a host flow as one, at their mean size"
 UNLOADED = (
@@ -48,7 +48,7 @@ RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA
 
 @dataclass(frozen=True)
 class ChosenProfile:
-    """A profile, its name or path, and whether it is a ``fallback`` for a calibration that was never made."""
+    """A profile with its name or path. ``fallback``: it stands in for a calibration that was never made."""
 
     profile: Profile
     label: str
@@ -56,12 +56,12 @@ class ChosenProfile:
 
     @property
     def uncalibrated(self) -> bool:
-        """Whether its times were not measured on the machine that it describes."""
+        """Whether the times were not measured on the machine that the profile describes."""
         return self.fallback or not self.profile.calibrated
 
 
 def known_profile(experiment: Experiment) -> ChosenProfile | None:
-    """The profile that the experiment names, or this machine's last calibration, or None."""
+    """Return the profile that the experiment names, else this machine's last calibration, else None."""
     named, last = experiment.hardware.profile, calibration_path()
     if named is not None:
         return ChosenProfile(load_profile(named), named)
@@ -69,8 +69,8 @@ def known_profile(experiment: Experiment) -> ChosenProfile | None:
 
 
 def default_cluster(profile: Profile) -> tuple[int, int]:
-    """Hosts and ranks per host of an experiment that names none: all hosts of the profile, with a rank on every device.
-    A machine whose cores are its device gets the largest calibrated number of ranks, a testbed the declared number."""
+    """Return hosts and ranks per host for an experiment that states none: all hosts of the profile, one rank for each
+    device. For CPUs use the largest calibrated number of ranks, for a testbed the declared number."""
     hosts = [host for _, host in profile.topology.host_names()]
     each = min(sum(placed.count for placed in host.devices) for host in hosts)
     return len(hosts), profile.usual_ranks(each)
@@ -78,7 +78,7 @@ def default_cluster(profile: Profile) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was simulated, on which profile, and the result."""
+    """A simulated experiment: what was prepared, the chosen profile, the simulation and the result."""
 
     prepared: Prepared
     chosen: ChosenProfile
@@ -94,7 +94,7 @@ def predict(
     activity: Path | None = None,
     counted: Path | None = None,
 ) -> Prediction:
-    """Simulate an experiment on its profile (or on ``chosen``), with the decisions of the run in ``activity``, and on
+    """Simulate an experiment on its profile (or on ``chosen``), with the decisions of the run in ``activity``, and with
     batches of the sizes in ``counted``. Raises :class:`ConfigError` for layers that declare no cost."""
     chosen = chosen or known_profile(experiment)
     chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
@@ -137,8 +137,8 @@ def check_declared(prepared: Prepared) -> None:
 
 
 def _check_machine(experiment: Experiment, profile: Profile) -> None:
-    """Raise :class:`~simgnn.errors.HardwareError` where the profile has no place for the ranks, or no price for drawing
-    batches, before minutes go into partition and batches. Statistics files, whose hosts count, come fast anyway."""
+    """Raise :class:`~simgnn.errors.HardwareError` if the profile has no place for the ranks or no price for drawing
+    batches, before minutes are spent on them. Statistics files, whose own hosts count, are checked later."""
     if experiment.graph.source.startswith(STATISTICS):
         return
     sampling = experiment.sampling
@@ -150,8 +150,8 @@ def _check_machine(experiment: Experiment, profile: Profile) -> None:
 
 
 def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> Path:
-    """Write the run directory of a prediction; ``result.json`` comes last, so that a directory with one is complete.
-    Where memory runs out there is no run, and so no table of one."""
+    """Write the run directory of a prediction. ``result.json`` comes last and so marks a complete directory. If memory
+    runs out, tables of the run (trace, traffic, batches, memory) are not written."""
     simulation = prediction.simulation
     run = RunDirectory(write_run_directory(prediction.prepared, out, prediction.chosen.profile, force=force))
     write_table(ops_table(simulation.program), run.ops)
@@ -167,7 +167,7 @@ def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> 
 
 
 def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, spread: Spread, found: Replay) -> Result:
-    """The result of a prediction with the decisions ``found``; it has no times and no energy where memory runs out."""
+    """Build the result of a prediction with the decisions ``found``. It has no times and energy if memory runs out."""
     memory, reserved = simulation.memory, simulation.memory.reserved
     experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
     fits = simulation.status == "ok"
@@ -229,7 +229,7 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
 
 
 def unmodelled_waiting(program: Program, profile: Profile) -> list[str]:
-    """A sentence on the waiting that a profile without loads leaves out, if streams talk between hosts at once."""
+    """Describe the waiting that a profile without loads leaves out, if several streams send between hosts."""
     streams = {op.stream for _, op in program.ops if program.group_of(op) is not None}
     if len(set(program.hosts)) < 2 or len(streams) < 2:
         return []
@@ -255,7 +255,7 @@ def _times(simulation: Simulation, spread: Spread) -> dict[str, Any]:
 
 
 def _jitter_correction(simulation: Simulation, spread: Spread) -> JitterCorrection | None:
-    """What jitter adds to the epoch; None where the profile has none."""
+    """Return what jitter adds to the epoch; None if the profile has no jitter."""
     if not spread.jitter_known:
         return None
     waits: dict[str, float] = {}
@@ -270,10 +270,10 @@ def _jitter_correction(simulation: Simulation, spread: Spread) -> JitterCorrecti
 
 
 def _interval_confidence(spread: Spread) -> str:
-    """What the interval of a prediction is based on."""
+    """Describe what the interval of a prediction is based on."""
     if spread.interval is None:
         return (
-            f"none: the hardware profile tells the spread of {100 * spread.covered:.0f} % of the time only; measure it "
+            f"none: the hardware profile has the spread of {100 * spread.covered:.0f} % of the time only; measure it "
             "with `simgnn calibrate`"
         )
     jitter = "" if spread.jitter_known else "; jitter was not measured: waiting that it makes is left out"

@@ -1,4 +1,4 @@
-"""Preparing and carrying out a real run: shared by ``run`` and ``demo``."""
+"""Prepares and runs training, for ``simgnn run``, ``demo`` and studies."""
 
 from collections.abc import Sequence
 from itertools import chain, count
@@ -21,21 +21,21 @@ from simgnn.report.perfetto import write_perfetto
 
 
 def prepare_run(experiment: Experiment, out: Path, reporter: Reporter, force: bool = False) -> Path:
-    """Load, partition, plan and write the run directory that the executor starts from."""
+    """Load, partition and plan an experiment, and write the run directory that the executor starts from."""
     check_executor()
     check_free(out, force)
     chosen = known_profile(experiment)
     cluster = None if chosen is None else default_cluster(chosen.profile)
     if cluster is None and experiment.cluster.ranks_per_host is None:
         raise ConfigError(
-            "cluster.ranks_per_host: not given, and this machine was never calibrated; expected a number: --ranks 2"
+            "cluster.ranks_per_host: not given, and this machine was never calibrated; give a number, such as --ranks 2"
         )
     prepared = prepare(experiment, default_cluster=cluster, need_graph=True, stage=reporter.stage)
     return write_run(prepared, None if chosen is None else chosen.profile, out, reporter, force)
 
 
 def write_run(prepared: Prepared, profile: Profile | None, out: Path, reporter: Reporter, force: bool = False) -> Path:
-    """Cut the graph's data into shards and write the run directory of a prepared experiment."""
+    """Cut the data of a graph into shards and write the run directory of a prepared experiment."""
     assert prepared.graph is not None
     assert prepared.partition is not None
     dtype = prepared.experiment.train.dtype
@@ -45,9 +45,9 @@ def write_run(prepared: Prepared, profile: Profile | None, out: Path, reporter: 
 
 
 def check_resumable(experiment: Experiment, out: Path | None) -> Path:
-    """The run directory to resume; raises :class:`ConfigError` unless it holds the same experiment."""
+    """Return the run directory to resume. Raises :class:`ConfigError` unless it holds the same experiment."""
     if out is None:
-        raise ConfigError("--resume: got no --out, expected --out DIR with the run directory to go on with")
+        raise ConfigError("--resume: got no --out, expected --out DIR with the run directory to continue")
     if not (out / EXPERIMENT_FILE).is_file():
         raise ConfigError(f"--resume: got {out}, which is not a run directory; expected one `simgnn run` wrote")
     problems = [
@@ -60,7 +60,7 @@ def check_resumable(experiment: Experiment, out: Path | None) -> Path:
 
 
 def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Sequence[str] = ()) -> Result:
-    """Start the executor on a prepared run directory, show its progress, and read the result back."""
+    """Start the executor on a prepared run directory, show its progress, and read the result."""
     reporter.stage(f"training: {directory}")
     with reporter.counting("training", epochs) as counter:
 
@@ -81,7 +81,7 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
 
 
 def torchrun_command(directory: Path, resume: bool = False) -> str:
-    """The command that starts a prepared run, or resumes it from its last checkpoint, on every host of a cluster."""
+    """Return the command that starts or resumes a prepared run; on a cluster, run it on every host."""
     cluster = load_experiment(RunDirectory(directory).experiment).cluster
     nodes = "" if cluster.hosts == 1 else f"--nnodes {cluster.hosts} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
     start = f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"
@@ -89,6 +89,6 @@ def torchrun_command(directory: Path, resume: bool = False) -> str:
 
 
 def free_directory(root: Path, name: str) -> Path:
-    """``root/name``, or ``root/name-2`` and so on: the first that does not exist."""
+    """Return the first of ``root/name``, ``root/name-2``, ``root/name-3`` ... that does not exist."""
     names = chain([name], (f"{name}-{number}" for number in count(2)))
     return next(root / free for free in names if not (root / free).exists())

@@ -61,7 +61,7 @@ def test_a_fault_of_our_own_is_one_message(capsys: pytest.CaptureFixture[str], m
     monkeypatch.delenv("SIMGNN_DEBUG", raising=False)
     assert invoke(["systems"]) == 1
     told = capsys.readouterr().err
-    assert "a fault of simgnn itself: ValueError: off by one" in told
+    assert "internal error of simgnn: ValueError: off by one" in told
     assert "Traceback" not in told
     monkeypatch.setenv("SIMGNN_DEBUG", "1")
     with pytest.raises(ValueError, match="off by one"):

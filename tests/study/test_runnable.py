@@ -72,7 +72,7 @@ def test_what_planning_refuses_is_told_before_any_work(tmp_path: Path) -> None:
 def test_a_system_that_needs_a_record_is_told_before_any_work(tmp_path: Path) -> None:
     partitions = [{"name": "ebv", "set": {"partition": {"kind": "ebv"}}}]
     (told,) = refused(tmp_path, extends="cdfgnn", partitions=partitions)
-    assert "freshness.kind: got 'adaptive-vertex', of which what is sent depends on values that only training" in told
+    assert "freshness.kind: got 'adaptive-vertex', which decides what to send from values that only training" in told
     assert "(8 of 8 cases, the first small-ebv-P2-here-narrow)" in told
 
 

@@ -84,9 +84,11 @@ def command(
         beside = {"--quick": quick, "--ranks": ranks, "--samples": samples, "--fresh": fresh, "--passes": passes > 1}
         named = [option for option, given in beside.items() if given]
         if named:
-            raise ConfigError(f"--pool: got {', '.join(named)} too, but it measures nothing; leave one of them out")
+            raise ConfigError(
+                f"--pool: got {', '.join(named)} too, but pooling measures nothing; remove them or --pool"
+            )
         if place is not None:
-            raise ConfigError("--pool: got it under torchrun, but it measures nothing; run simgnn calibrate by itself")
+            raise ConfigError("--pool: pools samples without measuring; run simgnn calibrate without torchrun")
     with measuring.one_at_a_time() if leads and not pool else nullcontext():
         if pool:
             files = measuring.kept_samples(pool)
@@ -127,7 +129,7 @@ def command(
 
 
 def parse_ranks(text: str | None) -> tuple[int, ...] | None:
-    """Rank counts of a list such as "1,2,4", ascending; None stays None."""
+    """Parse a list of rank counts such as "1,2,4", ascending; None stays None."""
     if text is None:
         return None
     try:
@@ -140,7 +142,7 @@ def parse_ranks(text: str | None) -> tuple[int, ...] | None:
 
 
 def _show(calibration: "Calibration") -> None:
-    """Print what was fitted, with residuals."""
+    """Print the fitted curves with residuals."""
     errors = ["median error", "spread", "worst"]
     columns = ["device", "primitive", "ranks x threads", "samples", "left out", *errors, "costs"]
     work = [list(row.values()) for row in _curve_rows(calibration)]

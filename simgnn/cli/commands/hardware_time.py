@@ -1,4 +1,4 @@
-"""``simgnn hardware time``: what one op takes on a machine."""
+"""``simgnn hardware time``: predict how long one op takes on a machine."""
 
 import json
 from math import inf
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simgnn.sim.one_op import OpTime
 
 MOST_NUMBERS = 12
-"""Numbers behind a price that the screen shows; --json has all."""
+"""Most profile numbers behind a price that are printed; --json has all."""
 
 
 def _size(help: str, *names: str, metavar: str = "N") -> Any:
@@ -101,7 +101,7 @@ def command(
 
 
 def read_matrix(path: Path) -> list[list[int]]:
-    """Bytes from rank i to rank j, [P][P], from .npy, .json, or lines of numbers or sizes ("64 KiB").
+    """Read bytes from rank i to rank j, [P][P], from .npy, .json, or lines of numbers or sizes ("64 KiB").
 
     Raises :class:`ConfigError` for a file without such a table.
     """

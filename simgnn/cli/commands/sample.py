@@ -121,7 +121,7 @@ def command(
 
 
 def _check(experiment: "Experiment", only: list[int] | None, from_statistics: bool) -> None:
-    """Raise :class:`ConfigError` unless the experiment has mini-batches that can be drawn, for the ranks ``only``."""
+    """Raise :class:`ConfigError` unless the mini-batches of the experiment can be drawn for the ranks ``only``."""
     problems, sampling = [], experiment.sampling
     if sampling is None:
         problems.append(

@@ -1,4 +1,4 @@
-"""``simgnn simulate``: predict an experiment on a hardware profile. Never loads torch."""
+"""``simgnn simulate``: predict an experiment on a hardware profile, without loading torch."""
 
 import typer
 

@@ -1,4 +1,4 @@
-"""``simgnn validate``: score predictions against runs."""
+"""``simgnn validate``: score predictions against measured runs."""
 
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,9 @@ def command(
         kind = load_toml(path).get("kind", "runs")
         if kind in ("published", "collectives"):
             if out or keep or report:
-                raise ConfigError("--out, --keep, --report: a suite of others' results runs nothing; leave them out")
+                raise ConfigError(
+                    "--out, --keep, --report: a suite of published results runs nothing; remove these options"
+                )
             _score_others(kind, path, backend, as_json)
             return
         loaded = load_suite(path)
@@ -91,7 +93,7 @@ def command(
 
 
 def _score_others(kind: str, path: Path, backend: "CommandBackend", as_json: bool) -> None:
-    """Score predictions against results of others: nothing is run, so nothing is written."""
+    """Score predictions against results of others; nothing is run or written."""
     # loaded when the command runs: its help starts fast
     from simgnn.report.validation import print_collectives, print_published
     from simgnn.study.collectives import load_collectives, score_collectives

@@ -1,4 +1,4 @@
-"""Output of commands: results on standard output, progress and notes on standard error."""
+"""Console output: results on standard output, progress and notes on standard error."""
 
 import json
 import math
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PLAIN_INTERVAL_S = 5.0
-"""Without a terminal, progress is printed at most this often."""
+"""Least seconds between two progress lines when there is no terminal."""
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on standard output; NaN and infinity become null, so that every parser reads it."""
+    """Print a JSON document on standard output; NaN and infinity become null, so that every parser reads it."""
     print(json.dumps(_finite(value), indent=2))
 
 
@@ -34,7 +34,7 @@ def note(text: str) -> None:
 
 
 class Reporter:
-    """Reports the progress of long work: a bar with the time left on a terminal, plain lines elsewhere."""
+    """Reports progress of long work: on a terminal as a bar with the time left, elsewhere as lines."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -50,8 +50,8 @@ class Reporter:
 
     @contextmanager
     def counting(self, text: str, total: int, share: bool = False) -> Iterator["Counter"]:
-        """Count towards ``total``; the counter's ``at(done)`` may be called as often as convenient. ``share``: show
-        percent, for work whose units mean nothing to a user."""
+        """Show progress towards ``total``; call ``at(done)`` of the yielded counter as often as convenient. ``share``:
+        show percent, for units that mean nothing to a user."""
         if self._quiet or not self._terminal:
             yield Counter(text, total, share, None, None, self._quiet)
             return
@@ -82,7 +82,7 @@ class Counter:
         self._detail, self._ended = "", False
 
     def at(self, done: int, detail: str = "", total: int | None = None) -> None:
-        """Report that ``done`` are done, of a new ``total`` where one is given."""
+        """Report that ``done`` units are complete; ``total``: a new total."""
         self._total = self._total if total is None else total
         between = ": " if self._share and detail else " "
         if self._bar is not None and self._task is not None:

@@ -13,7 +13,7 @@ UNMEASURED = "-"
 
 
 def seconds(value: float | None) -> str:
-    """A duration in a unit that suits its size."""
+    """Format a duration in a unit that suits its size."""
     if value is None:
         return UNMEASURED
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
@@ -23,7 +23,7 @@ def seconds(value: float | None) -> str:
 
 
 def amount(value: float | None) -> str:
-    """Bytes in a binary unit."""
+    """Format a number of bytes in a binary unit."""
     if value is None:
         return UNMEASURED
     size, units = float(value), ["TiB", "GiB", "MiB", "KiB", "B"]
@@ -38,13 +38,13 @@ def percent(value: float | None) -> str:
 
 
 def bytes_per_epoch(result: Result) -> float | None:
-    """Payload of all ranks in an epoch, between pairs and in collectives: the mean over the result's payload epochs.
-    None for a run that failed, whose ranks did not report what they sent."""
+    """Return the payload bytes of all ranks per epoch, in messages and collectives: the mean over the result's payload
+    epochs. None for a failed run, whose ranks did not report what they sent."""
     return sum(map(sum, result.bytes_sent)) + sum(result.collective_bytes) if result.bytes_sent else None
 
 
 def payload_name(result: Result) -> str:
-    """The name of what :func:`bytes_per_epoch` is, with epochs counted from 1."""
+    """Return a label for :func:`bytes_per_epoch` that states its epochs, counted from 1."""
     if result.payload_epochs is None:
         return "payload of the last epoch"
     first, last = (epoch + 1 for epoch in result.payload_epochs)
@@ -52,24 +52,24 @@ def payload_name(result: Result) -> str:
 
 
 def communication_s(result: Result) -> float | None:
-    """Seconds of communication that the slowest rank cannot hide behind computing."""
+    """Return the seconds of communication that the slowest rank cannot hide behind computing."""
     return max((rank.comm_exposed_s for rank in result.per_rank), default=None)
 
 
 def memory_bytes(result: Result) -> int | None:
-    """Peak memory of the fullest rank: as measured, else the sum of live buffers."""
+    """Return the peak memory of the fullest rank: measured, else the sum of live buffers."""
     return max(result.peak_memory_bytes or result.buffer_bytes, default=None)
 
 
 def last_accuracy(result: Result) -> tuple[float | None, float | None]:
-    """Validation and test accuracy, or micro-F1 (:func:`metric_name`), after the last evaluated epoch."""
+    """Return validation and test accuracy, or micro-F1 (:func:`metric_name`), after the last evaluated epoch."""
     if not result.accuracy:
         return None, None
     return result.accuracy[-1].validation, result.accuracy[-1].test
 
 
 def best_reached(result: Result) -> str:
-    """The best recorded validation accuracy, and after which time it is predicted to be reached."""
+    """Format the best recorded validation accuracy and the predicted time to reach it."""
     known = [(one.validation, -one.seconds) for one in result.time_to_accuracy or () if one.validation is not None]
     best, earliest = max(known, default=(None, 0.0))
     return UNMEASURED if best is None else f"{percent(best)} after {seconds(-earliest)}"
@@ -144,12 +144,12 @@ def _show_ranks(result: Result, most: int = 16) -> None:
 
 
 def qualifications(result: Result) -> list[str]:
-    """Sentences that a reader must know before trusting the numbers."""
+    """Return sentences that a reader must know before trusting the numbers."""
     return ([result.message] if result.message else []) + result.qualifications()
 
 
 def compared_quantities(predicted: Result, measured: Result) -> list[dict[str, Any]]:
-    """The quantities that ``simgnn demo`` compares, with their error relative to the measured value."""
+    """Return the quantities that ``simgnn demo`` compares, with errors relative to the measured values."""
     quantities: list[tuple[str, Callable[[Result], float | None], Callable[[float | None], str]]] = [
         ("epoch, median", lambda result: result.epoch_s_median, seconds),
         ("communication not hidden, slowest rank", communication_s, seconds),

@@ -1,4 +1,4 @@
-"""What ``simgnn sample`` reports of batches and fetches: plain values for JSON, and tables."""
+"""Reports of ``simgnn sample`` on batches and fetches, as plain values for JSON and as tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
 
 MOST_RANKS_SHOWN = 12
-"""More columns do not fit a terminal; --json has all pairs."""
+"""Most ranks whose pairs are shown in a table; --json has all pairs."""
 FILLED = {
     ("epoch", "full"): "are pulled whole",
     ("epoch", "delta"): "pull what the one before lacks",
     ("run", "full"): "are filled once",
 }
-"""``placement.hot_scope`` and ``placement.pull`` in words."""
+"""Descriptions of ``placement.hot_scope`` and ``placement.pull``."""
 
 
 def fetch_reports(
@@ -39,8 +39,8 @@ def fetch_reports(
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Plan what the experiment's store fetches (``fetch_plan``), and what caches of ``sizes`` and of the experiment's
-    size would save (``fetches``), from the batches of all ranks; empty where neither is asked for. ``source``: the
-    digest of what the batches were made from."""
+    size would save (``fetches``), from the batches of all ranks; empty if neither is asked for. ``source``: digest of
+    the data that batches were made from."""
     placement, batching = experiment.row_store, experiment.batching
     hosts, epochs = np.array(experiment.rank_hosts(), np.int64), experiment.train.epochs
     if not sizes and placement is None:
@@ -83,7 +83,7 @@ def fetch_reports(
 
 
 def check_caches(experiment: "Experiment", sizes: Sequence[int]) -> None:
-    """Raise :class:`ConfigError` for caches of rows that training changes."""
+    """Raise :class:`ConfigError` if caches of rows that training changes are asked for."""
     placement = experiment.row_store
     if placement is None or not placement.learns_rows:
         return
@@ -102,7 +102,7 @@ def check_caches(experiment: "Experiment", sizes: Sequence[int]) -> None:
 
 
 def hot_row_counts(text: str) -> list[int]:
-    """The numbers of a list such as "0,1000,10000", ascending, each once. Raises :class:`ConfigError`."""
+    """Parse a list of numbers such as "0,1000,10000": ascending, each once. Raises :class:`ConfigError`."""
     entries = [entry.strip() for entry in text.split(",")]
     if not all(entry.isascii() and entry.isdigit() and int(entry) <= MOST_HOT_ROWS for entry in entries):
         raise ConfigError(
@@ -113,10 +113,11 @@ def hot_row_counts(text: str) -> list[int]:
 
 
 def fetch_report(found: Forecast, row_bytes: int | None, window: int) -> dict[str, Any]:
-    """Plain values; rows are sums over ranks and epochs, ``buffer_rows`` those of the fullest rank.
+    """Build the report on fetches as plain values. Rows are sums over ranks and epochs, ``buffer_rows`` is of the
+    fullest rank.
 
     ``row_bytes``: of one input row, None if the graph has no features. ``window``: batches with a staging buffer.
-    ``enough_hot_rows`` is None where caches keep rows of the epoch before, which costs nothing.
+    ``enough_hot_rows`` is None if caches keep rows of the previous epoch, which costs nothing.
     """
     curve = found.curve
     buffers = staged_rows(found.slots, found.largest, window, 1 if found.whole_run else 2).max(axis=1)
@@ -158,7 +159,7 @@ def fetch_report(found: Forecast, row_bytes: int | None, window: int) -> dict[st
 
 
 def print_fetches(report: Mapping[str, Any]) -> None:
-    """Print the tables of :func:`fetch_reports`, as far as there are any."""
+    """Print the tables of :func:`fetch_reports` that exist."""
     if "fetch_plan" in report:
         plan = report["fetch_plan"]
         rows = [
@@ -208,7 +209,7 @@ def _mebibytes(size: float | None) -> str:
 def batch_report(
     made: Presampled, plan: SamplingPlan, rank_hosts: Sequence[int], graph: str, batching: str
 ) -> dict[str, Any]:
-    """Plain values; a row counts once a batch, and sums are over all batches of all ranks and epochs."""
+    """Build the report on batches as plain values. A row counts once per batch; sums are over all batches."""
     sizes = [len(vertices) for vertices in plan.workers]
     report: dict[str, Any] = {
         "graph": graph,
