@@ -226,8 +226,8 @@ def test_numbers_that_nobody_can_have_printed_are_refused(
         ({"vary": 1.0}, "vary"),
         ({"datasets": [{**GRAPH, "names": ["small"], "assumed": ""}]}, "assumed"),
         ({"datasets": [{**GRAPH, "names": ["small"], "assumed": "  "}]}, "assumed"),
-        ({"datasets": [{**GRAPH, "names": ["small"], "halo": {"2": 50.0}}]}, "halo.2: got 50, expected a number of"),
-        ({"datasets": [{**GRAPH, "names": ["small"], "halo": {"two": 0.5}}]}, "halo.two: got 0.5, expected a number"),
+        ({"datasets": [{**GRAPH, "names": ["small"], "halo": {"2": 50.0}}]}, "halo.2: got 50, expected a rank count"),
+        ({"datasets": [{**GRAPH, "names": ["small"], "halo": {"two": 0.5}}]}, "halo.two: got 0.5, expected a rank count"),
         ({"tables": [{**TABLE, "noise_assumed": ""}]}, "noise_assumed"),
     ],
 )
