@@ -65,7 +65,7 @@ def test_the_digest_does_not_depend_on_python_hashes_or_processes(small, tmp_pat
     [
         (["--set", "batching.kind=full"], "batching.kind: got 'full', expected seeded or sampled"),
         (["--set", "batching.fanouts=[4]"], "batching.fanouts: got 1 fan-outs [4], expected 2"),
-        (["--set", "batching.fanouts=[4, 0]"], "batching.fanouts: got [4, 0], expected whole numbers"),
+        (["--set", "batching.fanouts=[4, 0]"], "batching.fanouts: got [4, 0], expected numbers 1..65536"),
         (["--set", "batching.batch_size=0"], "batching.batch_size: got 0, expected a whole number >= 1"),
         (["--set", "batching.global_batch=40"], "batching.global_batch: got 40 with batching.batch_size = 30"),
         ([*TOGETHER, "batching.global_batch=3"], "batching.global_batch: got 3 with 4 ranks, expected at least 4"),

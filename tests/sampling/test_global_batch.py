@@ -41,7 +41,7 @@ def test_sizes_add_up_and_the_first_ranks_have_one_more(whole: int, ranks: int) 
 
 
 def test_either_size_is_told() -> None:
-    with pytest.raises(ValidationError, match=r"global_batch: got 30 with batching\.batch_size = 7, expected one"):
+    with pytest.raises(ValidationError, match=r"global_batch: got 30 with batching\.batch_size = 7, expected only one"):
         Sampled(global_batch=30, batch_size=7)
     assert Sampled(global_batch=30, batch_size=1000).sizes_of(4) == (8, 8, 7, 7)  # a default is no choice
     assert Sampled(batch_size=7).sizes_of(4) == 7
