@@ -68,7 +68,7 @@ FILES = {
     "vertex-cut with halo": ('[partition]\nkind = "ebv"\n', ["partition.kind: got 'ebv'", "divides vertices"]),
     "constraints and imbalance": (
         '[partition]\nbalance = ["vertices", "edges"]\nimbalance = 1.1\n',
-        ["partition.imbalance: got 1.1", "DGL's METIS fixes its own"],
+        ["partition.imbalance: got 1.1", "DGL's METIS sets its own"],
     ),
     "unknown rows": ('[communication]\nrows = "all"\n', ["communication.rows: got 'all', expected one of 'auto'"]),
     "text for true": ('[communication]\nresend_inputs = "yes"\n', ["communication.resend_inputs", "true or false"]),

@@ -204,7 +204,7 @@ def test_a_partitioner_that_fails_is_told(
     assert f"partition.kind = '{module}:Broken': Broken.divide raised RuntimeError: my bug (" in err
     assert f"{module}.py:" in err
     assert invoke([*arguments, "--set", "partition.offset=1"]) == 2
-    assert "Broken.divide returned owner: got float64 [3], expected 400 whole numbers" in capsys.readouterr().err
+    assert "Broken.divide returned owner: got float64 [3], expected 400 integers" in capsys.readouterr().err
 
 
 FAILING = """

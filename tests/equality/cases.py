@@ -11,12 +11,12 @@ import torch
 from scipy import sparse
 
 from executor.layers import build_layers
-from executor.reference import train_reference
 from executor.state.plan import RunPlan
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph, with_centred_features
 from tests.executor.runs import small_graph
+from tests.reference import train_reference
 
 EPOCHS = 10
 GENERATED = {"vertices": 1500, "edges": 9000, "classes": 6, "feature_width": 24}

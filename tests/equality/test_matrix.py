@@ -1,6 +1,6 @@
 """Training on P ranks is training on one process, whatever the partition, model, graph and order of operations.
 
-The reference is full-graph DGL in one process (``executor.reference``), started from the same parameters.
+The reference is full-graph DGL in one process (``tests.reference``), started from the same parameters.
 float64 must agree in losses of all epochs, gradients and parameters; float32 in losses, first gradients and, with SGD,
 parameters: Adam divides small gradients by themselves, so that rounding decides the sign of a step.
 """

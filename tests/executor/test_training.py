@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from executor.layers import build_layers
-from executor.reference import Reference, train_reference
 from executor.state.plan import RunPlan
 from simgnn.graph.graph import Graph
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
+from tests.reference import Reference, train_reference
 
 pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
 

@@ -227,7 +227,10 @@ def test_numbers_that_nobody_can_have_printed_are_refused(
         ({"datasets": [{**GRAPH, "names": ["small"], "assumed": ""}]}, "assumed"),
         ({"datasets": [{**GRAPH, "names": ["small"], "assumed": "  "}]}, "assumed"),
         ({"datasets": [{**GRAPH, "names": ["small"], "halo": {"2": 50.0}}]}, "halo.2: got 50, expected a rank count"),
-        ({"datasets": [{**GRAPH, "names": ["small"], "halo": {"two": 0.5}}]}, "halo.two: got 0.5, expected a rank count"),
+        (
+            {"datasets": [{**GRAPH, "names": ["small"], "halo": {"two": 0.5}}]},
+            "halo.two: got 0.5, expected a rank count",
+        ),
         ({"tables": [{**TABLE, "noise_assumed": ""}]}, "noise_assumed"),
     ],
 )

@@ -11,7 +11,6 @@ import torch
 
 from executor.layers import build_layers
 from executor.minibatch.embeddings import initial_embeddings
-from executor.reference import LearnedRows, train_batch_reference
 from executor.state.plan import RunPlan
 from simgnn.emit.batches.names import HOT, INPUTS
 from simgnn.graph.graph import Graph
@@ -24,6 +23,7 @@ from simgnn.sampling.batches.plan import SamplingPlan
 from tests.equality.counting import counted_rows, differences
 from tests.executor.evaluation_checks import assert_evaluated
 from tests.executor.minibatch.batch_runs import EPOCHS, sampling_of
+from tests.reference import LearnedRows, train_batch_reference
 from tests.sim.worlds import machine
 from tests.sim.worlds import run as simulate_exactly
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from executor.minibatch.embeddings import Embeddings, initial_embeddings, rows_with_embeddings
-from executor.reference import LearnedRows
 from executor.state.context import PolicyContext
 from executor.state.plan import RunPlan
 from simgnn.graph.graph import Graph
@@ -25,6 +24,7 @@ from tests.executor.harness import run_ranks
 from tests.executor.minibatch.batch_checks import assert_simulated_alike, assert_trained_as_one_process
 from tests.executor.minibatch.batch_runs import EPOCHS, prepared_batches, sampling_of
 from tests.executor.runs import small_graph, train_in_process
+from tests.reference import LearnedRows
 
 WIDTH, RATE = 3, 0.02
 VERTICES, FEATURES = 40, 2
