@@ -24,6 +24,7 @@ from executor.recording.metrics import History
 from executor.recording.report import FIRST, TOLD, write_counts, write_report
 from executor.recording.side_records import Notes
 from executor.recording.trace import Recorder, put_aside, warm_up_writer
+from executor.recording.trained_model import TrainedModel
 from executor.state.buffers import Now
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.state.context import Apart
@@ -92,6 +93,7 @@ class Session:
         )  # fmt: skip
         self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
         self.history = History()
+        self.model: TrainedModel | None = None
         self.context = make_context()
         self.context.apart = {FIRST: Apart(range(1)), TOLD: Apart(payload_epochs(plan.epochs))}
         # a user's layers may draw from torch's generator: differently on each rank, alike in every run
@@ -109,6 +111,8 @@ class Session:
         self.interpreter = Interpreter(
             plan.program, self.context, self.recorder, observers, schedule or plan.schedule, self._workers
         )
+        if self.world.rank == 0 and self.context.network is not None:
+            self.model = TrainedModel(plan.root, plan.layers, self.context.network.layers)
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False
 
@@ -136,9 +140,13 @@ class Session:
             # a run resumed from the checkpoint finds the times of these epochs in this trace alone
             self._write_down(force=saving)
             if saving:
-                save_checkpoint(plan.checkpoints, done, plan.digest, self.context, self.history.state(), world.barrier)
+                self._checkpoint(done)
             self._progress(done)
         self._finish()
+
+    def _checkpoint(self, done: int) -> None:
+        plan, history = self.plan, self.history.state()
+        save_checkpoint(plan.checkpoints, done, plan.digest, self.context, history, self.world.barrier)
 
     def _write_down(self, force: bool = False) -> None:
         """Write records to their files; streams in other threads may continue meanwhile."""
@@ -158,6 +166,8 @@ class Session:
             self.memory.reset()
             self.world.barrier()  # as after the first epoch
         self._evaluated = True
+        if self.model is not None:
+            self.model.evaluated(self.history.accuracy())
 
     def _measure(self) -> None:
         """Measure memory after each op, as long as the memory recorder measures."""
@@ -194,7 +204,8 @@ class Session:
             for old in [old for kind in kinds for old in folder.glob(f"rank-{rank}.{kind}")]:
                 old.unlink()
             if rank == 0:
-                shutil.rmtree(self.plan.checkpoints, ignore_errors=True)
+                for folder in (self.plan.checkpoints, RunDirectory(self.plan.root).model):
+                    shutil.rmtree(folder, ignore_errors=True)
         if rank == 0:
             RunDirectory(self.plan.root).result.unlink(missing_ok=True)
         return Recorder(path, rank, self.world.device, self.start)
@@ -215,6 +226,11 @@ class Session:
         plan, world = self.plan, self.world
         held = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
         self.memory.close()
+        # after the peak was read: the copies that it makes are no part of training
+        self._checkpoint(plan.epochs)
+        if self.model is not None:
+            facts = {"classes": plan.classes, "multilabel": plan.multilabel, "dtype": plan.train["dtype"]}
+            self.model.finish(plan.epochs, facts)
         self.interpreter.close()
         self._workers.close()
         self.recorder.close()

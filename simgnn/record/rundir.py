@@ -55,6 +55,7 @@ class RunDirectory:
         self.batches = root / "batches.parquet"  # what each mini-batch held, and how long training waited for it
         self.memory = root / "memory.parquet"
         self.activity = root / "activity.parquet"  # what policies decided while the run trained
+        self.model = root / "model"  # the trained weights, and the layers that they belong to
         self.result = root / "result.json"
         self.perfetto = root / "trace.perfetto.json"  # for ui.perfetto.dev
 

@@ -1,0 +1,81 @@
+"""The trained model of a run, in the folder ``model`` of its directory.
+
+``last.safetensors`` holds the weights after the last epoch, ``best.safetensors`` those of the epoch with the best
+validation accuracy, ``model.json`` the layers that they belong to.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from simgnn.errors import BackendError
+from simgnn.model.spec import LayerSpec
+from simgnn.record.result import Accuracy, versions
+from simgnn.record.rundir import RunDirectory
+from simgnn.tomlfile import write_atomically
+
+SCHEMA_VERSION = 1
+LAST, BEST, DESCRIPTION = "last.safetensors", "best.safetensors", "model.json"
+
+
+class TrainedModel:
+    """Writes the folder ``model``; one rank does, since all hold the same weights.
+
+    A weight of layer l (from 1) is called "layers.K.NAME", where K = l - 1 and NAME is its name in the layer's module,
+    as in the ``state_dict`` of a ``torch.nn.ModuleList``. Buffers of a module, such as running means, are among them.
+    """
+
+    def __init__(self, root: Path, specs: Sequence[LayerSpec], modules: Sequence[torch.nn.Module]) -> None:
+        self.folder = RunDirectory(root).model
+        self.specs, self.modules = specs, modules
+        self._best: Accuracy | None = None
+
+    def evaluated(self, accuracy: Sequence[Accuracy]) -> None:
+        """Keep the weights if the last of these evaluations has the best validation accuracy; the first of equals."""
+        known = [found for found in accuracy if found.validation is not None]
+        if not known:
+            return
+        best = max(known, key=lambda found: (found.validation, -found.epoch))
+        if best is accuracy[-1]:
+            self._save(BEST)
+        self._best = best
+
+    def finish(self, epochs: int, facts: Mapping[str, Any]) -> None:
+        """Write the weights after the last epoch, and the description. ``facts``: what else describes the model."""
+        self._save(LAST)
+        shapes = {name: list(value.shape) for name, value in self._weights().items()}
+        kept = self._best is not None and (self.folder / BEST).is_file()
+        best = {"file": BEST, **self._best.model_dump()} if kept and self._best is not None else None
+        description = {
+            "schema_version": SCHEMA_VERSION,
+            "layers": [asdict(spec) for spec in self.specs],
+            "weights": shapes,
+            **facts,
+            "last": {"file": LAST, "epoch": epochs},
+            "best": best,
+            "versions": versions(),
+        }
+        write_atomically(self.folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        every = torch.nn.ModuleList(self.modules).state_dict(prefix="layers.")
+        return {name: value.detach().cpu().clone() for name, value in every.items()}
+
+    def _save(self, name: str) -> None:
+        path, draft = self.folder / name, self.folder / f".{name}.tmp"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_file(self._weights(), draft)
+            os.replace(draft, path)
+        except (OSError, SafetensorError) as error:
+            with suppress(OSError):
+                draft.unlink()
+            raise BackendError(f"the trained weights {path} cannot be written ({error}); make room there") from error
