@@ -21,7 +21,7 @@ from executor.rank.interpreter import SPAN, Interpreter
 from executor.rank.lanes import Workers
 from executor.recording.failure import outside_ops, write_failure
 from executor.recording.metrics import History
-from executor.recording.report import FIRST, TOLD, write_counts, write_report
+from executor.recording.report import FIRST, LAST, TOLD, write_counts, write_report
 from executor.recording.side_records import Notes
 from executor.recording.trace import Recorder, put_aside, warm_up_writer
 from executor.recording.trained_model import TrainedModel
@@ -95,11 +95,15 @@ class Session:
         self.history = History()
         self.model: TrainedModel | None = None
         self.context = make_context()
-        self.context.apart = {FIRST: Apart(range(1)), TOLD: Apart(payload_epochs(plan.epochs))}
+        counted = payload_epochs(plan.epochs)
+        last = range(counted.stop, plan.epochs)
+        self.context.apart = {FIRST: Apart(range(1)), TOLD: Apart(counted), LAST: Apart(last)}
         # a user's layers may draw from torch's generator: differently on each rank, alike in every run
         torch.manual_seed(seed_of(plan.seed, self.world.rank))
         if resume:
             self.history.load(load_checkpoint(plan.checkpoints, self.start, self.context))
+            if plan.epochs > self.start:
+                self._count_more_epochs()
         self.recorder = self._recorder(resume)
         self.notes = Notes(plan, self.context, self.start, resume)
         observers: dict[str, Observe] = {}
@@ -115,6 +119,16 @@ class Session:
             self.model = TrainedModel(plan.root, plan.layers, self.context.network.layers)
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False
+
+    def _count_more_epochs(self) -> None:
+        """After a run that ended and now trains more epochs: its last one counts among those in the middle."""
+        middle, last = self.context.apart[TOLD].pairs, self.context.apart[LAST].pairs
+        if self.start == 1:  # the only epoch stood for all
+            middle.clear()
+        for key, (messages, nbytes) in last.items():
+            before = middle.setdefault(key, [0, 0])
+            before[0], before[1] = before[0] + messages, before[1] + nbytes
+        last.clear()
 
     def run(self) -> None:
         plan, world, train = self.plan, self.world, self.plan.train

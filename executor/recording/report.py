@@ -29,8 +29,9 @@ from simgnn.tomlfile import write_atomically
 
 Pairs = Mapping[int, Mapping[tuple[int, int], list[int]]]
 """Payload that each rank counted: rank -> (op id, target) -> [messages, bytes]."""
-FIRST, TOLD = "first", "told"
-"""Epochs whose payload is counted separately: the first one, and those of :func:`payload_epochs`."""
+FIRST, TOLD, LAST = "first", "told", "last"
+"""Epochs whose payload is counted separately: the first one, those of :func:`payload_epochs`, and the last one if it is
+not among these. A run that is resumed for more epochs needs the last one, too."""
 PHASES = ("total", FIRST, TOLD)
 """The parts of a run for which a rank counts its payload."""
 OTHER_ROWS = (

@@ -116,6 +116,6 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
     context.decisions.update(state["decisions"])
     context.pairs.update(_unlisted(state["pairs"]))
     for name, apart in context.apart.items():
-        apart.pairs.update(_unlisted(state["apart"][name]))
+        apart.pairs.update(_unlisted(state["apart"].get(name, [])))
     history: dict[str, Any] = state["history"]
     return history

@@ -1,5 +1,6 @@
 """Prepares and runs training, for ``simgnn run``, ``demo`` and studies."""
 
+import json
 from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -18,6 +19,8 @@ from simgnn.planner.prepare import Prepared, prepare
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.report.perfetto import write_perfetto
+from simgnn.seal import SEAL
+from simgnn.tomlfile import load_toml, write_atomically, write_toml
 
 
 def prepare_run(experiment: Experiment, out: Path, reporter: Reporter, force: bool = False) -> Path:
@@ -45,17 +48,24 @@ def write_run(prepared: Prepared, profile: Profile | None, out: Path, reporter: 
 
 
 def check_resumable(experiment: Experiment, out: Path | None) -> Path:
-    """Return the run directory to resume. Raises :class:`ConfigError` unless it holds the same experiment."""
+    """Return the run directory to resume, extended if the experiment has more epochs than it.
+
+    Raises :class:`ConfigError` unless it holds the same experiment otherwise.
+    """
     if out is None:
         raise ConfigError("--resume: got no --out, expected --out DIR with the run directory to continue")
     if not (out / EXPERIMENT_FILE).is_file():
         raise ConfigError(f"--resume: got {out}, which is not a run directory; expected one `simgnn run` wrote")
-    problems = [
-        f"--resume: {path}: got {new}, expected {old} as in {out}; use --out for a new run"
-        for path, old, new in differences(experiment, out)
-    ]
-    if problems:
-        raise ConfigError(problems)
+    different = differences(experiment, out)
+    if [path for path, old, new in different if path != "train.epochs" or new < old]:
+        raise ConfigError(
+            [
+                f"--resume: {path}: got {new}, expected {old} as in {out}; use --out for a new run"
+                for path, old, new in different
+            ]
+        )
+    if different:
+        extend_run(out, experiment.train.epochs)
     return out.resolve()
 
 
@@ -78,6 +88,29 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
     if result.status == "ok":
         write_perfetto({"measured": directory}, run.perfetto, TRACE_EPOCHS)
     return result
+
+
+def extend_run(directory: Path, epochs: int) -> None:
+    """Let a run directory train up to ``epochs`` epochs, from its last checkpoint on.
+
+    Raises :class:`ConfigError` for mini-batches, of which those of all epochs were drawn when the run was prepared.
+    """
+    run = RunDirectory(directory)
+    plan = run.plan / "plan.json"
+    described = json.loads(plan.read_text(encoding="utf-8"))
+    if described["batches"] is not None:
+        raise ConfigError(
+            f"train.epochs: got {epochs} with --resume, expected {described['train']['epochs']} as in {directory}: its "
+            "mini-batches were drawn for so many epochs; train anew with --out for a longer run"
+        )
+    table = load_toml(run.experiment)
+    table["train"]["epochs"] = described["train"]["epochs"] = epochs
+    with locked_folder(directory, "--resume"):
+        # without a result the directory counts as unfinished, so it can be resumed if this is interrupted
+        for finished in (run.result, directory / SEAL):
+            finished.unlink(missing_ok=True)
+        write_toml(run.experiment, table)
+        write_atomically(plan, json.dumps(described, indent=2) + "\n")
 
 
 def torchrun_command(directory: Path, resume: bool = False) -> str:

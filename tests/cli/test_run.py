@@ -15,6 +15,7 @@ from simgnn.experiment.load import load_experiment
 from simgnn.locks import locked_folder
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.tomlfile import load_toml
 
 
 def test_a_run_trains_and_leaves_a_complete_run_directory(
@@ -84,6 +85,11 @@ def test_resuming_needs_the_same_experiment_and_a_checkpoint(
     told = capsys.readouterr().err
     assert "--resume: cluster.ranks_per_host: got 3, expected 2" in told
     assert "--resume: train.epochs: got 5, expected 4" in told
+    longer = ["run", str(small), "--ranks", "2", "--epochs", "6", "--prepare", "--resume", "--out", out]
+    assert invoke(longer) == 0
+    assert load_toml(Path(out) / "experiment.toml")["train"]["epochs"] == 6
+    assert invoke(["run", str(small), "--ranks", "2", "--epochs", "3", "--prepare", "--resume", "--out", out]) == 2
+    assert "--resume: train.epochs: got 3, expected 6" in capsys.readouterr().err
 
 
 def test_without_out_the_next_free_folder_is_taken(

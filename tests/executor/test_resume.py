@@ -12,6 +12,7 @@ import torch
 
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.state.plan import RunPlan
+from simgnn.cli.train import extend_run
 from simgnn.errors import BackendError
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
@@ -73,6 +74,34 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
         for field in ("loss", "accuracy", "bytes_sent", "bytes_sent_first_epoch", "messages", "status", "epochs"):
             assert results[0][field] == results[1][field], field
         assert all(times["compute_s"] > 0 for times in results[1]["per_rank"])
+
+
+def test_more_epochs_go_on_as_one_long_run(tmp_path: Path) -> None:
+    cases = {"dense": ["model.kind=sage"], "lazy": LAZY, "adam": ["train.optimizer=adam", "model.dropout=0.5"]}
+    folders: dict[int, list[Path]] = {
+        epochs: [
+            prepared_run(small_graph(), tmp_path / f"{epochs}-{name}", 2, f"train.epochs={epochs}", *settings)
+            for name, settings in cases.items()
+        ]
+        for epochs in (1, 4, 7)
+    }
+    found = {
+        epochs: run_ranks(2, train_in_process, tmp_path / f"first-{epochs}", list(map(str, runs)), joined=False)
+        for epochs, runs in folders.items()
+    }
+    for short in (1, 4):
+        for folder in folders[short]:
+            extend_run(folder, 7)
+        longer = list(map(str, folders[short]))
+        again = run_ranks(2, train_in_process, tmp_path / f"more-{short}", longer, None, True, joined=False)
+        for case, one, other in zip(cases, found[7][0], again[0], strict=True):
+            assert len(other["gradients"]) == 7 - short, case
+            assert other["losses"] == one["losses"], case
+            assert torch.equal(other["parameters"], one["parameters"]), case
+        for ours, long in zip(folders[short], folders[7], strict=True):
+            results = [json.loads((folder / "result.json").read_text()) for folder in (ours, long)]
+            for field in ("loss", "bytes_sent", "bytes_sent_first_epoch", "messages", "epochs", "payload_epochs"):
+                assert results[0][field] == results[1][field], (short, ours.name, field)
 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:

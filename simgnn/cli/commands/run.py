@@ -20,7 +20,10 @@ def command(
     prepare_only: Annotated[
         bool, typer.Option("--prepare", help="Only write the run directory, to be started with torchrun.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --out DIR.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on from the last checkpoint in --out DIR, if wanted to more --epochs."),
+    ] = False,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Train an experiment for real: one process a rank, on this machine.
