@@ -1,1 +1,1 @@
-"""What comes after and before a run: comparing it, fitting profiles to samples, replaying what it decided."""
+"""Analysis of runs: compare them with predictions, fit hardware profiles, and replay recorded decisions."""

@@ -1,9 +1,9 @@
-"""Compare a prediction with a run: a join of two traces on (rank, epoch, step, op_id), and what limits its meaning.
+"""Compare a prediction with a run: join two traces on (rank, epoch, step, op_id), and list what limits the comparison.
 
-Metrics of an op (:func:`op_times`): one that is no group call has compute = ended - issued. A group call (exchange,
-fetch, broadcast, allreduce, allgather, barrier) starts with the latest issue of its group; it has wait = started -
-issued and transfer = ended - started. Copies between host and device, peer reads, and copies within a rank on a stream
-that makes group calls count as transfer. Other copies are work of the rank.
+Metrics of an op (:func:`op_times`): an op that is not a group call has compute = ended - issued. A group call
+(exchange, fetch, broadcast, allreduce, allgather, barrier) starts with the latest issue of its group; it has wait =
+started - issued and transfer = ended - started. Copies between host and device, peer reads, and copies within a rank on
+a stream that makes group calls count as transfer. Other copies count as compute.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,12 +39,13 @@ PLACEMENT = (
     ("cluster", "ranks_per_host", "ranks per host"),
     ("hardware", "threads_per_rank", "threads per rank"),
 )
-"""(section, key, words) of the experiment's settings that place ranks."""
+"""(section, key, words) of the experiment settings that determine the placement of ranks."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Seconds of one quantity on both sides. With two directories of one kind the first counts as the prediction."""
+    """Seconds of one quantity in the prediction and in the measurement. If both directories are of one kind, the first
+    counts as the prediction."""
 
     name: str
     predicted_s: float
@@ -52,12 +53,12 @@ class Difference:
 
     @property
     def difference_s(self) -> float:
-        """Predicted minus measured."""
+        """Predicted minus measured seconds."""
         return self.predicted_s - self.measured_s
 
     @property
     def error(self) -> float | None:
-        """(predicted - measured) / measured; None where nothing was measured."""
+        """Relative error (predicted - measured) / measured; None if the measured time is zero."""
         return self.difference_s / self.measured_s if self.measured_s > 0 else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class KindDifference:
-    """Seconds of one op kind in a median epoch, mean over ranks."""
+    """Seconds of one op kind in a median epoch, averaged over ranks."""
 
     kind: str
     compute: Difference
@@ -76,8 +77,8 @@ class KindDifference:
 
 @dataclass(frozen=True)
 class EnergyDifference:
-    """Mean energy of a training epoch, of all devices that ranks compute on. Where a side does not know it (None),
-    ``predicted_unknown`` or ``measured_unknown`` says why."""
+    """Mean energy of a training epoch, summed over the devices that ranks compute on. If a value is None (unknown),
+    ``predicted_unknown`` or ``measured_unknown`` states the reason."""
 
     predicted_J: float | None  # noqa: N815  the unit is part of the name
     measured_J: float | None  # noqa: N815
@@ -95,7 +96,8 @@ class EnergyDifference:
 
     @property
     def error(self) -> float | None:
-        """(predicted - measured) / measured; None where a side is unknown or nothing was used."""
+        """Relative error (predicted - measured) / measured; None if a value is unknown or the measured energy is
+        zero."""
         if self.predicted_J is None or not self.measured_J:
             return None
         return (self.predicted_J - self.measured_J) / self.measured_J
@@ -106,11 +108,11 @@ class EnergyDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Errors of the epoch, of its parts and of each op kind; the ops with the largest absolute difference; traffic;
-    energy.
+    """Errors of the epoch time, of its parts and of each op kind; the ops with the largest absolute differences;
+    differences in traffic and energy.
 
-    ``ops_unmatched``: ops of the compared epochs that ran on one side only. ``batches_differ``: mini-batches that held
-    other rows, took them from other places, or are recorded on one side only (None: neither side has any).
+    ``ops_unmatched``: ops of the compared epochs that ran on one side only. ``batches_differ``: mini-batches whose rows
+    or sources of rows differ, or that only one side recorded (None: neither side has mini-batches).
     """
 
     predicted: Result
@@ -130,24 +132,24 @@ class Comparison:
 
     @property
     def sides(self) -> tuple[str, str]:
-        """Names of the two directories: "predicted" and "measured", or twice the same word with A and B."""
+        """Names of the two directories: "predicted" and "measured", or the same word twice with A and B."""
         return _sides(self.predicted, self.measured)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Seconds between which 90 % of the predicted epochs are expected; None where the prediction states none, or
-        where it is not compared with a measurement."""
+        """Interval in seconds that contains 90 % of the predicted epochs; None if the prediction has none, or if it is
+        not compared with a measurement."""
         return self.predicted.epoch_s_interval if self.predicted.backend != self.measured.backend else None
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measured median lies in the predicted interval."""
+        """Whether the measured median epoch time is in the predicted interval."""
         if self.interval is None:
             return None
         return self.interval[0] <= self.epoch.measured_s <= self.interval[1]
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``--json``. Where both sides are of one kind, keys say ``first`` and ``second`` instead."""
+        """Return the table for ``--json``. If both directories are of one kind, keys are ``first`` and ``second``."""
         table = {
             "backends": [self.predicted.backend, self.measured.backend],
             "cautions": list(self.cautions),
@@ -172,23 +174,23 @@ class Comparison:
 
 
 def compare_runs(predicted: Path, measured: Path) -> Comparison:
-    """Compare two run directories of one program: a prediction with a run, or two of one kind.
+    """Compare two run directories of one program: a prediction with a run, or two of the same kind.
 
-    Times are those of the steady epochs that both traces hold (all but the first, where there are several). Predicted
-    waits that jitter causes are in no trace, so they are added from the result, op by op. Raises :class:`ConfigError`
+    Times are those of the steady epochs in both traces (all but the first, if there are several). Traces do not contain
+    the predicted waits that jitter causes, so they are added from the result, op by op. Raises :class:`ConfigError`
     when a directory holds no finished run or the programs differ.
     """
     first, second = RunDirectory(predicted), RunDirectory(measured)
     one, two = read_result(first.result), read_result(second.result)
     if one.backend == "executor" and two.backend == "sim":
         raise ConfigError(
-            f"{predicted} is a run and {measured} a prediction; expected the prediction first: "
+            f"{predicted} is a run and {measured} is a prediction. Give the prediction first: "
             f"simgnn compare {measured} {predicted}"
         )
     if one.program_digest != two.program_digest:
         raise ConfigError(
             f"{predicted} and {measured} hold different programs ({one.program_digest[:12]} and "
-            f"{two.program_digest[:12]}): predict and run the same experiment on the same partition"
+            f"{two.program_digest[:12]}). Predict and run the same experiment on the same partition."
         )
     for path, result in ((predicted, one), (measured, two)):
         if result.status == "failed" or not result.epoch_s:
@@ -207,7 +209,8 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
     steady = two.epoch_s[1:] or two.epoch_s
 
     def differ(column: str, field: str) -> int:
-        """Traffic of the whole run, or, of runs of unequal length, of the mean epoch that their results state."""
+        """Difference in traffic: over the whole run, or, for runs of unequal length, over the mean epoch of the
+        results."""
         if one.epochs == two.epochs:
             return _traffic_differs(first, second, column)
         return ceil(float(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum()))
@@ -237,7 +240,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
 
 
 def op_times(run: RunDirectory) -> "pd.DataFrame":
-    """Trace of a run with the op's name and kind, and its seconds of ``compute``, ``wait`` and ``transfer``."""
+    """Return the trace of a run with op names and kinds, and the seconds of ``compute``, ``wait`` and ``transfer``."""
     trace: pd.DataFrame = read_table(run.trace).to_pandas()
     ops = read_table(run.ops).to_pandas()
     frame: pd.DataFrame = trace.merge(ops[["op_id", "template", "op", "kind", "stream", "layer", "phase"]], on="op_id")
@@ -265,7 +268,7 @@ def _of_one_kind(value: Any) -> Any:
 
 
 def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int, int]:
-    """Ops of the compared epochs with times of both sides; the number of epochs; the number of unmatched ops."""
+    """Join the ops of the compared epochs. Returns times of both sides, number of epochs, number of unmatched ops."""
     # pandas: loaded when runs are compared op by op
     import pandas as pd
 
@@ -273,7 +276,9 @@ def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", in
     keys = ["rank", "epoch", "step", "op_id"]
     joined = sides[0].merge(sides[1][[*keys, *PARTS]], on=keys, suffixes=("_predicted", "_measured"), validate="1:1")
     if joined.empty:
-        raise ConfigError(f"{first.root} and {second.root} have no epoch in common")
+        raise ConfigError(
+            f"{first.root} and {second.root} have no epoch in common; compare runs with overlapping epochs"
+        )
     if joined["epoch"].nunique() > 1:
         joined = joined[joined["epoch"] > joined["epoch"].min()]
     assert isinstance(joined, pd.DataFrame)
@@ -293,8 +298,8 @@ def _median(result: Result) -> float:
 
 
 def _traffic_differs(first: RunDirectory, second: RunDirectory, column: str) -> int:
-    """Sum of absolute differences of traffic over ops and rank pairs, without evaluations, which need not be
-    simulated."""
+    """Sum of absolute differences in traffic over ops and rank pairs. Evaluations are excluded, as a simulation may
+    skip them."""
     tables = []
     for run in (first, second):
         ops: pd.DataFrame = read_table(run.ops).to_pandas()
@@ -310,14 +315,14 @@ def _batches_differ(first: RunDirectory, second: RunDirectory) -> int | None:
         return None
     if lacking:
         raise ConfigError(
-            f"{lacking[0].batches}: got no such file, expected the run's mini-batches, as the other directory has "
-            "them: simulate or run again"
+            f"{lacking[0].batches}: file not found, but the other directory has a record of mini-batches. "
+            "Simulate or run again."
         )
     return batches_that_differ(read_table(first.batches), read_table(second.batches))
 
 
 def _cautions(runs: tuple[RunDirectory, RunDirectory], results: tuple[Result, Result]) -> list[str]:
-    """What a reader must know before trusting the comparison, a line each."""
+    """Warnings to read before trusting the comparison, one line each."""
     found = []
     named = list(zip(_sides(*results), results, strict=True))
     for side, result in named:

@@ -1,1 +1,1 @@
-"""Hardware: profiles with a source for every number, routes, and prices of work, messages and collectives."""
+"""Hardware model: machine profiles with a source for every number, routes, and prices of work and communication."""

@@ -1,15 +1,15 @@
-"""Work primitives: one row for each kind of device work that ops are made of. All else about them follows from the row.
+"""Work primitives: one table row for each kind of device work, such as a matrix product, that ops are made of.
 
 A program states its device work in pieces (:class:`simgnn.program.ops.Work`), each a primitive and its sizes. The time
-of a piece is ``sum_k cost_k * feature_k``: a device's curve holds the costs, and the row of the primitive computes the
-features from the sizes. To add a primitive, add a row here and a function that measures it to
+of a piece is ``sum_k cost_k * feature_k``. The curve of a device holds the costs, and the row of the primitive computes
+the features from the sizes. To add a primitive, add a row here and a function that measures it to
 ``executor.microbench.probes`` (``@measures``).
 
 Every primitive also has the size ``item_bytes`` (4: float32, 8: float64) and the feature ``call`` = 1. The features
-that a row lists as ``per_cache`` exist once for every cache C of the device. ``missed_*/C`` counts first reads, and
-edges whose source row was last read so many different rows ago that these rows no longer fit into C. ``beyond_bytes/C``
-is what of ``bytes`` exceeds the size of C. With several ranks at once each has its share of C
-(:meth:`simgnn.hardware.profile.devices.Cache.bytes_each`).
+that a row lists as ``per_cache`` exist once for every cache C of the device. ``missed_*/C`` counts the edges whose
+source row is not in C: it is read for the first time, or so many other rows were read since its last read that they do
+not fit into C. ``beyond_bytes/C`` is ``bytes`` minus the size of C, at least 0. When several ranks share a device, each
+has a part of C (:meth:`simgnn.hardware.profile.devices.Cache.bytes_each`).
 """
 
 from collections.abc import Callable, Mapping
@@ -29,11 +29,11 @@ Sizes = Mapping[str, FloatArray]
 INDEX_BYTES = 4
 POINTER_BYTES = 8
 LARGEST = 2**62
-"""Sizes are whole numbers of 64 bits."""
+"""Largest value of a size: sizes are integers that fit into 64 bits."""
 
 
 class SizeKind(NamedTuple):
-    """The dimension in which a size is written, and its smallest and largest value."""
+    """The dimension (unit family) of a size, and the smallest and largest value that it may have."""
 
     dimension: str
     least: int = 1
@@ -75,10 +75,10 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "vertices": "vertices",
     }
 )
-"""Unit of every feature; a cost is seconds for each of it."""
+"""The unit of each feature. The cost of a feature is in seconds per unit."""
 
 StandIn = tuple[str, Mapping[str, ArrayLike]]
-"""A primitive and its sizes, priced in the place of another primitive's work."""
+"""A primitive and sizes: work whose price is used instead of the price of a primitive that has no curve."""
 
 _ROWS = (100.0, 1e3, 1e4, 1e5, 1e6)
 _WIDTHS = (8.0, 32.0, 128.0, 512.0)
@@ -90,41 +90,44 @@ _TABLE_SWEEP: Mapping[str, tuple[float, ...]] = {"rows": _ROWS, "width": _WIDTHS
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Primitive:
-    """One kind of device work, and everything that other modules need to know about it."""
+    """One kind of device work: sizes, features, curve terms, and how it is measured and compared."""
 
     name: str
     meaning: str
     """What the work does, in terms of its sizes."""
     kind: str
-    """Kind of op (``simgnn.program.kinds.OpKind``) that consists of this work alone."""
+    """Kind of the ops (``simgnn.program.kinds.OpKind``) that consist of this work alone."""
     sizes: Mapping[str, int | str | None] = field(default_factory=lambda: _TABLE)
-    """Sizes as ``simgnn hardware time`` asks for them. None: must be given; a number: the default; a name: by default
-    as large as that size. Programs may state ``elements`` or ``bytes`` where the features accept them instead."""
+    """Sizes and their defaults in ``simgnn hardware time``. None: required; a number: the default; a name: equal to
+    that size by default. A program may state ``elements`` or ``bytes`` instead where the features accept them."""
     features: Callable[[Sizes], dict[str, FloatArray]]
-    """What time may depend on, by name (:data:`UNITS`), each [n], from the sizes of n pieces of work."""
+    """Function from the sizes of n pieces of work to the quantities that their time may depend on, by name
+    (:data:`UNITS`), each [n]."""
     per_cache: tuple[str, ...] = ("beyond_bytes",)
-    """Features that exist once for each cache."""
+    """Features that exist once for each cache of the device."""
     terms: tuple[str, ...] = ("call", "rows", "bytes", "beyond_bytes")
-    """Features of the curve that a calibration fits. Per-cache features stand for one term a cache
-    (:func:`simgnn.analysis.fit.device.terms_of`). A term that the samples do not need gets no cost."""
+    """Features that a calibration fits a cost for. A per-cache feature is one term for each cache
+    (:func:`simgnn.analysis.fit.device.terms_of`). A term that does not improve the fit gets no cost."""
     ranged: tuple[str, ...] = ("bytes",)
-    """Sizes or features whose measured range the curve keeps."""
+    """Sizes or features whose measured range is stored with the curve."""
     sweep: Mapping[str, tuple[float, ...] | float | Callable[[Sizes], FloatArray]] = field(
         default_factory=lambda: _TABLE_SWEEP
     )
-    """Sizes at which two profiles are compared: axes of a grid, numbers, and functions of what stands before."""
+    """Sizes at which two profiles are compared. A tuple is an axis of a grid, a number is constant, and a function
+    computes a size from the entries before it."""
     by_form: bool = False
-    """Whether all samples of one graph are held out together in cross-validation; a sample's ``form`` names the
+    """Whether cross-validation holds out all samples of one graph together. The ``form`` of a sample names the
     graph."""
     by_shape: tuple[str, ...] = ()
-    """Sizes whose set, in any order, samples must share to be held out together."""
+    """Sizes that define the shape of a sample, in any order. Cross-validation holds out samples of one shape
+    together."""
     copies: bool = False
-    """Whether the feature ``bytes`` counts once what memory reads and writes."""
+    """Whether the work is a copy: each byte of the feature ``bytes`` is read from memory and written to memory."""
     optional: bool = False
-    """Whether only some policies need it: a profile without its curve is complete for the others."""
+    """Whether only some policies need this primitive. A profile without a curve of it serves all other policies."""
     stand_in: Callable[[Sizes], tuple[StandIn, ...]] | None = None
-    """The work whose sum is the price on a device that has no curve of this primitive. Every result that rests on a
-    stand-in reports it as assumed."""
+    """Function from sizes to other work whose total time is the price on a device without a curve of this primitive.
+    Results that depend on such a price report it as assumed."""
 
     @cached_property
     def plain(self) -> tuple[str, ...]:
@@ -132,7 +135,8 @@ class Primitive:
         return ("call", *self.features(dict.fromkeys(SIZES, np.ones(1))))
 
     def grid(self) -> dict[str, FloatArray]:
-        """The sizes of :attr:`sweep`, arrays of one length. Index streams are taken as uniformly random."""
+        """Return all combinations of the sizes in :attr:`sweep`, as arrays of equal length. Indices are assumed to be
+        uniformly random."""
         axes = {name: values for name, values in self.sweep.items() if isinstance(values, tuple)}
         columns = dict(zip(axes, np.array(list(product(*axes.values()))).T, strict=True))
         count = len(next(iter(columns.values())))
@@ -158,7 +162,7 @@ def _matmul(s: Sizes) -> dict[str, FloatArray]:
     parts = {name: elements * item for name, elements in ends.items()}
     crossed = np.minimum(parts["input_bytes"], parts["weight_bytes"]) * s.get("crossed", np.zeros(1))
     moved = sum(parts.values(), np.zeros(1))
-    # of float32: a float64 one counts twice
+    # flops are counted in float32: one of float64 counts twice
     return {"flops": 2 * rows * inner * outer * item / 4, **parts, "bytes": moved, "crossed_bytes": crossed}
 
 
@@ -188,8 +192,8 @@ def _exponentials(s: Sizes, times: int) -> StandIn:
 
 def _gradients_stand_in(s: Sizes) -> tuple[StandIn, ...]:
     width = s["width"] + s["heads"]
-    turned = {**s, "rows": s["sources"], "sources": s["rows"]}
-    return _sum_of_rows(turned, width), _sum_of_rows(s, width), _exponentials(s, 2)
+    reverse = {**s, "rows": s["sources"], "sources": s["rows"]}
+    return _sum_of_rows(reverse, width), _sum_of_rows(s, width), _exponentials(s, 2)
 
 
 _SUM: Mapping[str, int | str | None] = {"edges": None, "rows": None, "width": None, "sources": "rows"}
@@ -324,7 +328,7 @@ ATTENTION_SCORES = Primitive(
     stand_in=lambda s: (("elementwise", {name: s[name] for name in ("rows", "width", "passes", "item_bytes")}),),
 )
 # The stand-ins of the three sums over edges count a pass over edges as a sum of rows of the same width, and an
-# exponential as so many reads and writes. On CPUs epochs came out between 6 % too long and 28 % too short.
+# exponential as EXPONENTIAL_PASSES passes. On CPUs, predicted epochs were between 6 % too long and 28 % too short.
 ATTENTION_SUMS = Primitive(
     name="attention_sums",
     meaning="Sums over edges, weighted by the exponentials of their scores, of source rows of the width of all heads.",
@@ -363,15 +367,16 @@ PRIMITIVES: Mapping[str, Primitive] = MappingProxyType(
         )
     }
 )  # fmt: skip
-"""Every primitive by its name, in the order of reports."""
+"""Every primitive by name, in the order of reports."""
 
 
 def feature_names(primitive: str, caches: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Every feature that a curve of this primitive may use on a device with these caches."""
+    """Return all features that a curve of this primitive may use on a device with these caches."""
     row = PRIMITIVES[primitive]
     return (*row.plain, *(f"{name}/{cache}" for name in row.per_cache for cache in caches))
 
 
 def unit_of(feature: str) -> str:
-    """Unit of a feature, such as "B", "flop" or "edges"; a cache in its name is ignored."""
+    """Return the unit of a feature, such as "B", "flop" or "edges". The cache in a name such as "missed_rows/L2" is
+    ignored."""
     return UNITS[feature.partition("/")[0]]

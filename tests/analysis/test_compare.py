@@ -159,7 +159,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     measured = directory(tmp_path / "run", "executor", 3.0, 1.0, 2.0)
     other = directory(tmp_path / "other", "executor", 3.0, 1.0, 2.0, digest="e")
     for pair, message in (
-        ((measured, predicted), "expected the prediction first"),
+        ((measured, predicted), "Give the prediction first"),
         ((predicted, other), "different programs"),
         ((predicted, tmp_path / "nowhere"), "no result at"),
     ):

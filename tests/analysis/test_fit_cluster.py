@@ -167,7 +167,7 @@ def test_hosts_with_one_rank_each_have_no_measured_loopback() -> None:
     ]
     together = Machine.place(profile, [0, 0, 1])
     assert together.message(0, 2, 1e6).rate_bytes_per_s == pytest.approx(5e7, rel=0.02)
-    with pytest.raises(HardwareError, match=r"'node-0/cpu' has no link to itself.*calibration with several ranks"):
+    with pytest.raises(HardwareError, match=r"'node-0/cpu' has no link to itself.*calibrate with several ranks"):
         together.message(0, 1, 1e6)
     assert profile.backends["gloo"].ports is None
     assert {entry.scope for entry in profile.backends["gloo"].collectives} == {"cluster"}

@@ -62,8 +62,8 @@ def test_coefficients_are_never_negative() -> None:
     ("features", "seconds", "reason"),
     [
         (np.ones((2, 3)), np.ones(2), "2 samples cannot fit"),
-        (np.ones((5, 2)), np.ones(5), "one size"),
-        (np.column_stack([np.ones(4), np.arange(4.0)]), np.array([1.0, 2.0, 0.0, 1.0]), "positive times"),
+        (np.ones((5, 2)), np.ones(5), "the same size"),
+        (np.column_stack([np.ones(4), np.arange(4.0)]), np.array([1.0, 2.0, 0.0, 1.0]), "times that are not positive"),
         (np.column_stack([np.ones(4), np.arange(4.0)]), np.array([1.0, np.nan, 2.0, 1.0]), "not finite"),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_binomial_broadcast_that_was_measured_takes_as_long_as_measured(cluste
 def test_only_broadcasts_are_binomial(cluster: Profile) -> None:
     table = cluster.to_table()
     next(f for f in table["backends"]["gloo"]["collectives"] if f["kind"] == "allreduce")["algorithm"] = "binomial"
-    with pytest.raises(HardwareError, match="'binomial' is one of broadcasts; got allreduce"):
+    with pytest.raises(HardwareError, match="'binomial' is only for broadcasts; got kind 'allreduce'"):
         parse_profile(table)
 
 
@@ -245,7 +245,7 @@ def test_the_library_takes_a_tree_where_it_expects_more_of_it(server: Profile) -
     assert machine.collective("allreduce", "nccl", 8e6, [0, 2]).latency_s == pytest.approx(10e-6 + 2e-6)
     table = server.to_table()
     table["backends"]["nccl"]["choices"] = [{**choice, "shares": shares[::-1]}]
-    with pytest.raises(HardwareError, match="sizes that ascend"):
+    with pytest.raises(HardwareError, match="strictly ascending sizes"):
         parse_profile(table)
 
 

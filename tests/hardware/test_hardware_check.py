@@ -93,7 +93,7 @@ def test_devices_without_peer_access_need_host_memory(table: dict[str, Any]) -> 
     nodes["switch0"] = nodes["switch1"] = "nvswitch"
     told = [problem for problem in problems_of(table) if problem not in before]
     assert len(told) == 8
-    assert all("no link to its host's" in problem for problem in told)
+    assert all("no link to the memory of its host" in problem for problem in told)
 
 
 @pytest.mark.parametrize(

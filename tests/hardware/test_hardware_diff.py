@@ -94,7 +94,7 @@ def test_levels_of_one_profile_only_are_told(server: Profile, table: dict[str, A
 
 
 def test_machines_with_nothing_in_common_are_refused(server: Profile) -> None:
-    with pytest.raises(HardwareError, match="expected two profiles of one machine"):
+    with pytest.raises(HardwareError, match="Compare two profiles of one machine"):
         compare_profiles(load_profile("cpu-100gbe-8"), server)
 
 

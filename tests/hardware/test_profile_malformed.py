@@ -116,17 +116,17 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
         lambda t: t["backends"]["nccl"]["collectives"][0].update(
             carried_spread=[{"size": "1 MB", "share": "2 %"}, {"size": "0 B", "share": "9 %"}]
         ),
-        "carried_spread: expected sizes that ascend",
+        "carried_spread: expected strictly ascending sizes",
     ),
     "spreads of sizes twice": (
         lambda t: t["backends"]["nccl"]["collectives"][0].update(own_spread=[{"size": "1 MB", "share": "2 %"}] * 2),
-        "own_spread: expected sizes that ascend",
+        "own_spread: expected strictly ascending sizes",
     ),
     "spreads of sizes of a call that has none": (
         lambda t: next(c for c in t["backends"]["nccl"]["collectives"] if c["kind"] == "exchange").update(
             own_spread=[{"size": "0 B", "share": "2 %"}]
         ),
-        "own_spread and carried_spread: 'exchange' has none",
+        "own_spread and carried_spread: not allowed for 'exchange'",
     ),
     "unknown section": (lambda t: t.update(devcies={}), "devcies: unknown key (did you mean 'devices'?)"),
     "unknown link kind": (
@@ -141,7 +141,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "unknown feature": (
         lambda t: curve(t)["costs"].update(flps="1 Tflop/s"),
-        "devices.fast.curves.0.costs: flps: no feature of matmul (did you mean 'flops'?)",
+        "devices.fast.curves.0.costs: flps: not a feature of matmul (did you mean 'flops'?)",
     ),
     "cost in the wrong unit": (
         lambda t: curve(t)["costs"].update(flops="1 us/edge"),
@@ -153,7 +153,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "range upside down": (
         lambda t: curve(t)["range"].update(flops=["9 flops", "1 flops"]),
-        "range: flops: got [9 flops, 1 flops], expected the smaller first",
+        "range: flops: got [9 flops, 1 flops], expected the smaller value first",
     ),
     "range of nothing known": (
         lambda t: curve(t)["range"].update(edges=["1 edge", "2 edges"], outr=["1 element", "2 elements"]),
@@ -161,15 +161,15 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "measured without spread": (
         lambda t: curve(t).pop("spread"),
-        "source is 'measured' but spread is missing",
+        "source is 'measured', but spread is missing",
     ),
     "cache that the device lacks": (
         lambda t: curve(t, 1)["costs"].update({"missed_bytes/L3": "10 GB/s"}),
-        "spmm counts misses of cache 'L3', which the device lacks",
+        "spmm counts misses of cache 'L3', which the device does not have",
     ),
     "two curves of one level": (
         lambda t: t["devices"]["fast"]["curves"].append(dict(curve(t))),
-        "two of matmul for concurrency 1 and 1 threads",
+        "two curves of matmul for concurrency 1 and 1 threads",
     ),
     "cpu without cores": (
         lambda t: t["devices"]["fast"].update(kind="cpu"),
@@ -185,7 +185,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "edge to nowhere": (
         lambda t: host(t)["edges"][0].update(between=["left", "switch9"]),
-        "topology.hosts.node.edges.0.between: got 'switch9', which is no node or device (did you mean 'switch",
+        "topology.hosts.node.edges.0.between: got 'switch9', which is not a node or device (did you mean 'switch",
     ),
     "unreachable devices": (
         lambda t: host(t)["edges"].pop(3),
@@ -205,7 +205,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "name borne twice": (
         lambda t: host(t)["nodes"].update(left0="nic"),
-        "topology.hosts.node: 2 things are called 'left0'",
+        "topology.hosts.node: 2 devices or nodes are named 'left0'",
     ),
     "no devices": (
         lambda t: host(t).update(devices=[]),
@@ -225,15 +225,15 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "efficiency not ascending": (
         lambda t: t["links"]["pcie"]["efficiency"]["points"].reverse(),
-        "links.pcie.efficiency: points: expected sizes that ascend",
+        "links.pcie.efficiency: points: expected strictly ascending sizes",
     ),
     "queues of a link not ascending": (
         lambda t: t["links"]["pcie"].update(load=load(4, 1)),
-        "links.pcie.load: queues: expected numbers of messages that ascend, none twice",
+        "links.pcie.load: queues: expected strictly ascending numbers of messages",
     ),
     "queue twice": (
         lambda t: t["links"]["pcie"].update(load=load(2, 2)),
-        "links.pcie.load: queues: expected numbers of messages that ascend, none twice",
+        "links.pcie.load: queues: expected strictly ascending numbers of messages",
     ),
     "load without a queue": (
         lambda t: t["links"]["pcie"].update(load=load()),
@@ -268,7 +268,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "ring of an exchange": (
         lambda t: t["backends"]["nccl"]["collectives"][1].update(algorithm="ring"),
-        "'pairwise' belongs to 'exchange'",
+        "'pairwise' and kind 'exchange' require each other",
     ),
     "newer format": (lambda t: t.update(format=2), "format: got 2, expected one of 1"),
 }

@@ -139,7 +139,9 @@ def test_more_ranks_than_gpus(server: Profile) -> None:
 
 def test_unknown_backend(server: Profile) -> None:
     machine = Machine.place(server, [0, 0])
-    with pytest.raises(HardwareError, match=r"backends\.gloo: the profile 'invented-server' does not describe it"):
+    with pytest.raises(
+        HardwareError, match=r"backends\.gloo: the profile 'invented-server' does not describe this library"
+    ):
         machine.message(0, 1, 1.0, "gloo")
 
 

@@ -22,11 +22,14 @@ def choice(scope: str) -> Table:
 
 
 UNDECIDED = {
-    "told twice": (entries({}, {}), "0 and 1 both tell allreduce (scope 'any', ring) of any rank count; expected one"),
+    "told twice": (
+        entries({}, {}),
+        "0 and 1 both describe allreduce (scope 'any', ring) of any rank count; expected one",
+    ),
     "not an all-reduce": (entries({}, {}, kind="exchange"), "(scope 'any', pairwise) of any rank count; expected one"),
     "the same ranks": (
         entries({}, {"ranks": [2, 4]}, {"ranks": [4, 2]}),
-        "1 and 2 both tell allreduce (scope 'any', ring) of 2, 4 ranks; expected one",
+        "1 and 2 both describe allreduce (scope 'any', ring) of 2, 4 ranks; expected one",
     ),
     "a rank count of both": (entries({"ranks": [2, 4]}, {"ranks": [4, 8]}), "of 4 ranks; expected one"),
     "regimes that overlap": (
@@ -36,15 +39,15 @@ UNDECIDED = {
     "a regime besides all sizes": (entries({}, {"sizes": ["1 MB", "3 MB"]}), "sizes from 1 MB to 3 MB; expected one"),
     "algorithms without a choice": (
         entries({}, {"algorithm": "tree"}),
-        "(scope 'any', ring and tree) of any rank count; expected one, or choices of each scope",
+        "(scope 'any', ring and tree) of any rank count; expected one, or a choice for each",
     ),
     "algorithms without a choice where the other scope has its own": (
         entries({"scope": "host"}, {}, {"algorithm": "tree"}),
-        "1 and 2 both tell allreduce (scope 'any', ring and tree) of any rank count; expected one, or choices of each",
+        "1 and 2 both describe allreduce (scope 'any', ring and tree) of any rank count; expected one, or a choice for",
     ),
     "algorithms of a broadcast": (
         entries({}, {"algorithm": "tree"}, kind="broadcast"),
-        "tell broadcast (scope 'any', ring and tree) of any rank count; expected one",
+        "describe broadcast (scope 'any', ring and tree) of any rank count; expected one",
     ),
 }
 
@@ -62,7 +65,7 @@ def test_what_nothing_tells_apart_is_refused(name: str, table: Table) -> None:
 
 def test_two_choices_of_a_scope_are_refused(table: Table) -> None:
     table["backends"]["nccl"]["choices"] = [choice("host"), choice("host")]
-    assert find_problems(table) == (None, ["backends.nccl: choices: 2 for scope 'host'; expected one"])
+    assert find_problems(table) == (None, ["backends.nccl: choices: 2 entries for scope 'host'; expected one"])
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def _cpu(*curves: Curve) -> Device:
 
 
 def test_a_missing_size_is_named() -> None:
-    with pytest.raises(HardwareError, match="'matmul' lacks the size 'outer'"):
+    with pytest.raises(HardwareError, match="'matmul': the size 'outer' is missing"):
         features("matmul", {"rows": 1, "inner": 1})
     with pytest.raises(HardwareError, match="unknown primitive 'matmull'"):
         features("matmull", {"rows": 1})

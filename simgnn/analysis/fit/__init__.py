@@ -1,1 +1,1 @@
-"""From the samples of a calibration to a hardware profile."""
+"""Fit a hardware profile to the samples of a calibration."""

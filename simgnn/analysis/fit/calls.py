@@ -1,7 +1,7 @@
-"""Fits of communication samples, on one host or across hosts: floors, rates, collectives, and errors of held-out sizes.
+"""Fit communication samples on one host or across hosts: floors, rates, collectives, and errors at held-out sizes.
 
-The time of a communication is that of its last rank (``last_s``). A rank that has its part early waits for the late one
-at the next communication, so an epoch is made of the latter. Where ranks share cores it is the mean over ranks
+The time of a communication is that of its last rank (``last_s``): a rank that finishes early waits for the last one at
+the next communication, so the last one determines the epoch. If ranks share cores, the time is the mean over ranks
 (:func:`of_turns`).
 """
 
@@ -19,38 +19,38 @@ from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 
 FloatArray = NDArray[np.float64]
 Predictor = Callable[[Sample], float]
-"""Predicts the seconds to the last rank of a sample."""
+"""A function that predicts the ``last_s`` of a sample in seconds."""
 FEWEST_SIZES = 3
-"""A floor and a rate need this many sizes, so only with more can one be held out."""
+"""A floor and a rate need this many sizes, so a size can be held out only if there are more."""
 LARGE_BYTES = float(1 << 20)
-"""Messages from here on determine bandwidths: their floor is a small share of their time."""
+"""Bandwidths are fitted to messages of at least this size, whose floor is a small part of their time."""
 SHARE_LIMITS = (0.02, 50.0)
-"""Limits of an efficiency or a residual: beyond them the fitted floor was longer than the time."""
+"""Limits of an efficiency or a residual. Values beyond them mean that the fitted floor exceeds the time."""
 COLLECTIVES = ("allreduce", "broadcast", "allgather", "barrier")
 ALGORITHMS: Mapping[tuple[str, str], Algorithm] = {("gloo", "broadcast"): "binomial"}
-"""(library, collective) -> its algorithm where it is no ring. Gloo: ``gloo/broadcast.cc``."""
+"""(library, collective) -> algorithm, if it is not a ring. Gloo: ``gloo/broadcast.cc``."""
 
 
 @dataclass(frozen=True)
 class CallErrors:
-    """Relative errors of samples predicted by a fit that saw none of their size: ``median`` and ``worst`` (None: too
-    few sizes to hold one out), and how many ``samples`` were measured."""
+    """Relative errors of samples that are predicted by a fit without their size: ``median`` and ``worst`` (None: too
+    few sizes to hold one out), and the number of ``samples``."""
 
     median: float | None
     worst: float | None
     samples: int
 
     def shown(self) -> list[str]:
-        """Samples, median and worst, as tables show them."""
+        """Return samples, median and worst as text for a table."""
         return [str(self.samples), *("-" if error is None else f"{error:.1%}" for error in (self.median, self.worst))]
 
 
 Errors = dict[tuple[str, int], CallErrors]
-"""(kind of probe, ranks) -> its errors."""
+"""(kind of measurement, ranks) -> errors."""
 
 
 def held_out(samples: Sequence[Sample], fit: Callable[[float], Predictor]) -> CallErrors:
-    """Errors of ``samples``. ``fit(size)`` predicts from a fit that has seen no message of ``size`` bytes."""
+    """Return the errors of ``samples``. ``fit(size)`` returns a predictor fitted without messages of ``size`` bytes."""
     sizes = sorted({sample.sizes["bytes"] for sample in samples})
     if len(sizes) <= FEWEST_SIZES:
         return CallErrors(None, None, len(samples))
@@ -66,16 +66,16 @@ def without(samples: Sequence[Sample], size: float) -> list[Sample]:
 
 
 def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) -> list[Sample]:
-    """Samples of one primitive, and of one form if one is named."""
+    """Return the samples of one primitive, and of one form if given."""
     return [sample for sample in samples if sample.primitive == primitive and form in (None, sample.form)]
 
 
 def of_turns(samples: Sequence[Sample], cores: float | None) -> list[Sample]:
-    """The samples, with the mean over ranks as ``last_s`` where ranks have more threads than the host has ``cores``
-    (None: GPUs).
+    """Return the samples, with the mean over ranks as ``last_s`` where ranks have more threads than the host has
+    ``cores`` (None: GPUs).
 
-    There the last rank is late because an early one has gone back to work on its core. The late rank later has the core
-    for itself, and the simulator, which shares cores out, counts that already.
+    There the last rank is late because an early rank already works again on the same core. Later the late rank has the
+    core alone. The simulator shares cores between ranks, so it already counts this effect.
     """
     return [
         sample.model_copy(update={"last_s": sample.seconds})
@@ -86,12 +86,13 @@ def of_turns(samples: Sequence[Sample], cores: float | None) -> list[Sample]:
 
 
 def beyond(sample: Sample, floor: float, least: float = 0.05) -> float:
-    """Seconds of a sample beyond its floor, at least this share of its time."""
+    """Return the seconds of a sample minus ``floor``, at least the fraction ``least`` of the time of the sample."""
     return max(sample.last_s - floor, sample.last_s * least)
 
 
 def floor_and_rates(samples: Sequence[Sample]) -> tuple[float, FloatArray]:
-    """The time of no bytes, fitted with the smaller half of the sizes, and the bytes per second beyond it, [n]."""
+    """Fit the time of a message without bytes to the smaller half of the sizes, and return it with the bytes per second
+    of the remaining time, [n]."""
     sizes, times = (np.array([s.sizes["bytes"] for s in samples]), np.array([s.last_s for s in samples]))
     small = np.argsort(sizes)[: max(3, len(sizes) // 2 + 1)]
     columns = np.column_stack([np.ones(len(small)), sizes[small]])
@@ -105,22 +106,22 @@ def exchange_floor(samples: Sequence[Sample]) -> float:
 
 
 def efficiency(samples: Sequence[Sample], rates: FloatArray, floor: float, most: float) -> Points:
-    """The share of ``most`` bytes per second that single messages reach beyond their floor, by size."""
+    """Return the fraction of ``most`` bytes per second that single messages reach after their floor, by size."""
     sizes = np.array([sample.sizes["bytes"] for sample in samples])
     order = np.argsort(sizes)
-    # below some size the floor is nearly all of the time, and the rest says nothing about the rate
+    # below some size the floor is nearly all of the time, and the rest does not determine the rate
     used = [place for place in order if sizes[place] / most >= 0.25 * floor] or [order[-1]]
     return Points.of(sizes[used].tolist(), np.clip(rates[used] / most, SHARE_LIMITS[0], 1.0).tolist(), "measured")
 
 
 def message_rate(samples: Sequence[Sample], floor: float, reach: float) -> float:
-    """Bytes per second of one large message: the median over those of ``reach`` bytes and more."""
+    """Return the bytes per second of one large message: the median over messages of at least ``reach`` bytes."""
     least = min(reach, max(sample.sizes["bytes"] for sample in samples))
     return float(np.median([s.sizes["bytes"] / beyond(s, floor) for s in samples if s.sizes["bytes"] >= least]))
 
 
 def exchange_entry(samples: Sequence[Sample], ranks: int, message_floor: float) -> Collective:
-    """What a call of an exchange costs besides its messages, whose floor is ``message_floor``."""
+    """Return the costs of an exchange call beside its messages, whose floor is ``message_floor``."""
     return Collective(
         kind="exchange",
         algorithm="pairwise",
@@ -131,7 +132,7 @@ def exchange_entry(samples: Sequence[Sample], ranks: int, message_floor: float) 
 
 
 def fit_collective(kind: str, ranks: int, samples: Sequence[Sample], library: str) -> Collective:
-    """The entry of a collective for one group size. ``library``: "gloo" or "nccl"."""
+    """Fit the profile entry of a collective for one group size. ``library``: "gloo" or "nccl"."""
     algorithm = ALGORITHMS.get((library, kind), "ring")
     count = max(steps(kind, algorithm, ranks), 1)
     scatter = noise(samples)
@@ -161,7 +162,7 @@ def fit_collective(kind: str, ranks: int, samples: Sequence[Sample], library: st
 
 
 def collective_errors(kind: str, ranks: int, samples: Sequence[Sample], library: str) -> CallErrors:
-    """Errors of :func:`fit_collective` at sizes that it has not seen."""
+    """Return the errors of :func:`fit_collective` at held-out sizes."""
 
     def fit(size: float) -> Predictor:
         entry = fit_collective(kind, ranks, without(samples, size), library)
@@ -177,11 +178,11 @@ def collective_errors(kind: str, ranks: int, samples: Sequence[Sample], library:
 
 
 def noise(samples: Sequence[Sample]) -> float:
-    """Spread of the repeats as a share of their median: the median over sizes."""
+    """Return the relative spread of the repeats: the median over sizes."""
     return float(MAD_TO_SIGMA * np.median([sample.mad_s / sample.last_s for sample in samples]))
 
 
 def spread_of(ratios: Sequence[float]) -> float:
-    """Standard deviation of the logarithm of ratios, from their median absolute deviation."""
+    """Return the standard deviation of the logarithm of ratios, from their median absolute deviation."""
     logs = np.log(np.array(ratios))
     return float(MAD_TO_SIGMA * np.median(np.abs(logs - np.median(logs)))) if len(logs) else 0.0

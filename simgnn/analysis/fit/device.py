@@ -1,6 +1,6 @@
-"""A host's device as the profile writes it: what was read there, and a curve for each primitive and level.
+"""Fit the device table of a profile: properties read from the host, and a curve for each primitive and level.
 
-A level is a number of ranks at once and of threads of each.
+A level is a number of ranks at once and a number of threads per rank.
 """
 
 import re
@@ -23,10 +23,11 @@ from simgnn.hardware.topology.topology import Edge, Host, Placed
 FloatArray = NDArray[np.float64]
 
 FEWEST_CACHED_LEVEL = 2
-"""The first level's misses are hidden by prefetching; caches from the second level on get terms."""
+"""Lowest cache level with terms in curves. Prefetching hides the misses of the first level."""
 REACH = "TLB"
-"""Name of the reach of address translation, which a profile holds as one more cache. Rows further apart cost a walk
-through the page tables each, on virtual machines the largest part of a random read. No system file states it."""
+"""Name under which a profile holds the reach of address translation as one more cache. Each access to rows further
+apart costs a page table walk, on virtual machines the largest part of a random read. No system file states the
+reach."""
 REACH_MIB = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SWITCH = "switch"
 """The node that links the GPUs of a host."""
@@ -39,14 +40,14 @@ class CurveFit:
 
 
 def fit_device(facts: Facts, samples: Sequence[Sample]) -> tuple[Device, list[CurveFit]]:
-    """The device, and how well its curves fit. Raises :class:`HardwareError` for samples that fix no curve."""
+    """Fit a device and its curves. Raises :class:`HardwareError` for samples that do not determine a curve."""
     gpu = is_gpu(facts)
     cores = cores_of(facts)
     caches = with_reach(samples, profile_caches(facts.device_caches if gpu else facts.caches), cores)
     curves = fit_curves(samples, caches, cores)
-    # ranks are bound to no socket, so what was measured is a blend of all: one device stands for them
-    roam = "" if (facts.sockets or 1) == 1 else f", on {facts.sockets} sockets, over which ranks roam"
-    note = f"cores that this process may use{roam}"
+    # ranks are not pinned to sockets, so measurements average over all: one device stands for them
+    sockets = "" if (facts.sockets or 1) == 1 else f", on {facts.sockets} sockets, over which ranks roam"
+    note = f"cores that this process may use{sockets}"
     device = Device(
         kind="gpu" if gpu else "cpu",
         model=facts.device_name if gpu else facts.cpu_model,
@@ -64,12 +65,12 @@ def is_gpu(facts: Facts) -> bool:
 
 
 def cores_of(facts: Facts) -> float | None:
-    """Cores that the ranks of a host share; None where they have GPUs."""
+    """Return the number of cores that the ranks of a host share; None if they use GPUs."""
     return None if is_gpu(facts) else float(facts.cores)
 
 
 def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
-    """Caches from the second level on, by name ("L2"), as the profile writes them."""
+    """Return the caches from the second level on in the form of a profile, by name ("L2")."""
     return {
         f"L{cache.level}": ProfileCache(
             size=Size.of(cache.size_bytes, "measured", note=f"read from {cache.source}"),
@@ -83,11 +84,12 @@ def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
 def with_reach(
     samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None
 ) -> dict[str, ProfileCache]:
-    """The caches and, under REACH, the size among REACH_MIB with which aggregations are predicted best (held out)."""
+    """Return the caches with one more, REACH, whose size is the one among REACH_MIB that predicts held-out aggregations
+    best."""
     spmm = [sample for sample in samples if sample.primitive == SPMM.name]
     if not spmm:
         return dict(caches)
-    tried = []
+    candidates = []
     for size in REACH_MIB:
         note = "fitted: beyond it a random read costs a walk through the page tables"
         reach = ProfileCache(
@@ -96,15 +98,15 @@ def with_reach(
         )
         together = {**caches, REACH: reach}
         curves = fit_curves(spmm, together, cores)
-        tried.append((sum(entry.fit.mean_error for entry in curves), size, together))
-    return min(tried, key=lambda one: one[:2])[2]
+        candidates.append((sum(entry.fit.mean_error for entry in curves), size, together))
+    return min(candidates, key=lambda one: one[:2])[2]
 
 
 def fit_curves(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None) -> list[CurveFit]:
-    """A curve for every primitive and level that the samples hold.
+    """Fit a curve for every primitive and level in the samples.
 
-    ``cores`` of the device, over which ranks spread (None: a GPU). Raises :class:`HardwareError` where samples of a
-    primitive cannot determine its curve.
+    ``cores``: of the device, over which ranks spread (None: a GPU). Raises :class:`HardwareError` if the samples of a
+    primitive do not determine its curve.
     """
     levels: dict[tuple[str, int, int], list[Sample]] = {}
     for sample in samples:
@@ -147,8 +149,8 @@ def _fit_level(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], co
 
 
 def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | None:
-    """Root mean square of deviation over time, each probe weighted by its time, as long ops make up an epoch. None: no
-    probe was repeated often enough."""
+    """Root mean square of deviation over time. Each sample is weighted by its time, as long ops dominate an epoch.
+    None: no sample was repeated often enough."""
     known = [(time, found) for time, found in zip(seconds.tolist(), deviations, strict=True) if found is not None]
     if not known:
         return None
@@ -157,8 +159,8 @@ def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | 
 
 
 def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
-    """Features that a primitive's curve may use on a device with these caches: missed bytes of every cache, missed rows
-    of :data:`REACH`, and bytes beyond every other cache."""
+    """Return the features that the curve of a primitive may use on a device with these caches: missed bytes of every
+    cache, missed rows of :data:`REACH`, and bytes beyond every other cache."""
     of_caches = {
         "missed_bytes": caches,
         "missed_rows": [cache for cache in caches if cache == REACH],
@@ -171,7 +173,8 @@ def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
 
 
 def _groups(samples: Sequence[Sample]) -> list[str] | None:
-    """What is held out together: all probes of one graph, or of one shape of layer."""
+    """Keys of the groups that are held out together: all samples of one graph, or of one layer shape; None: no
+    groups."""
     primitive = PRIMITIVES[samples[0].primitive]
     if primitive.by_form:
         return [sample.form.removesuffix("-reversed") for sample in samples]
@@ -184,7 +187,9 @@ def _features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[st
     primitive = samples[0].primitive
     names = set(samples[0].sizes)
     if any(set(sample.sizes) != names for sample in samples):
-        raise HardwareError(f"samples of '{primitive}' state different sizes; measure again with `simgnn calibrate`")
+        raise HardwareError(
+            f"samples of '{primitive}' have different sets of sizes; measure again with `simgnn calibrate`"
+        )
     sizes = {name: np.array([sample.sizes[name] for sample in samples]) for name in sorted(names)}
     profiles = [sample.locality for sample in samples]
     locality = None if any(profile is None for profile in profiles) else np.array(profiles, dtype=np.float64)
@@ -192,10 +197,10 @@ def _features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[st
 
 
 def host_of(facts: Facts, device: str, link: str | None) -> tuple[Host, str]:
-    """A host, and the node of it that leads outside. ``device``, ``link``: names of their types.
+    """Return a host of the topology and its node that leads outside. ``device``, ``link``: names of their types.
 
-    Ranks of a CPU share its loopback; GPUs hang on one switch, whose links are as fast as was measured. Where one rank
-    measured alone (``link`` None) the device has no link, as nobody knows how fast two ranks would talk.
+    Ranks on a CPU share its loopback. GPUs are connected to one switch, by links of the measured rate. If one rank
+    measured alone (``link`` None), the device has no link, as the rate between two ranks is unknown.
     """
     memory = Size.of(facts.memory_bytes, "measured", note="read from the system")
     if not is_gpu(facts):
@@ -213,6 +218,6 @@ def describe_host(facts: Facts) -> str:
 
 
 def host_name(host: str) -> str:
-    """A host's name as profiles spell names."""
+    """Convert a host name to a valid profile name."""
     cleaned = re.sub(r"[^A-Za-z0-9_.+-]", "-", host.split(".")[0])
     return cleaned if cleaned[:1].isalpha() else f"host-{cleaned}"

@@ -1,7 +1,7 @@
-"""Rates and floors of messages inside one host (:func:`fit_network`) and between two (:func:`fit_pair`).
+"""Fit rates and floors of messages inside one host (:func:`fit_network`) and between two (:func:`fit_pair`).
 
-Inside a host a message takes ``floor + max(bytes / message rate, rank's bytes / port, all bytes / loopback)``, as the
-simulator's fluid flows do for equal messages that start together.
+Inside a host a message takes ``floor + max(bytes / message rate, bytes of the rank / port, all bytes / loopback)``.
+This matches the fluid flows of the simulator for equal messages that start together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,12 +38,12 @@ from simgnn.hardware.profile.communication import Backend, LinkType, Message, Po
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points
 
 ONE_WAY_AT_A_TIME = 0.6
-"""A link is half duplex if, with both ways busy, each has at most this share of one way's rate."""
+"""A link is half duplex if each direction reaches at most this fraction of its rate when both are busy."""
 
 
 @dataclass(frozen=True)
 class NetworkFit:
-    """The loopback link and the backend of a host as the profile writes them, and errors of what they predict."""
+    """The fitted loopback link and backend of a host, and the errors of the predictions."""
 
     link: LinkType
     backend: Backend
@@ -52,22 +52,22 @@ class NetworkFit:
 
 @dataclass(frozen=True)
 class _Limits:
-    """Rates in bytes per second: of one message, of one rank (each way), of everything on the host."""
+    """Rates in bytes per second: of one message, of one rank (each direction), of all messages on the host."""
 
     message: float
     port: float
     host: float
 
     def seconds(self, sample: Sample) -> float:
-        """Time of an exchange beyond its floor."""
+        """Seconds of an exchange without its floor."""
         sizes = sample.sizes
         return max(sizes["bytes"] / self.message, sizes["rank_bytes"] / self.port, sizes["total_bytes"] / self.host)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The link between two hosts. Rates in bytes per second: ``way_bytes_per_s`` each way with both busy and all ranks
-    together, ``message_bytes_per_s`` one message alone. ``errors``: of predicting exchanges of held-out sizes."""
+    """The link between two hosts. Rates in bytes per second: ``way_bytes_per_s`` in each direction with both busy and
+    all ranks together, ``message_bytes_per_s`` of one message alone. ``errors``: of exchanges of held-out sizes."""
 
     floor_s: float
     way_bytes_per_s: float
@@ -79,11 +79,12 @@ class Pair:
 
     @property
     def half_duplex(self) -> bool:
-        """Whether both directions together carry no more than one alone."""
+        """Whether both directions together carry no more than one direction alone."""
         return self.way_bytes_per_s < ONE_WAY_AT_A_TIME * self.message_bytes_per_s
 
     def link(self, latency_s: float, slower: float) -> LinkType:
-        """The link of one of the two to the network; ``slower``: how many times slower it is with all hosts at once."""
+        """Return the link from one of the two hosts to the network. ``slower``: factor by which it is slower when all
+        hosts communicate at once."""
         rate = self.way_bytes_per_s * (2 if self.half_duplex else 1) / slower
         note = "between two hosts, all their ranks, both ways at once"
         if slower > 1:
@@ -149,7 +150,7 @@ def fit_network(samples: Sequence[Sample], cores: float | None, library: str) ->
 
 
 def fit_pair(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Pair:
-    """Fit what was measured between two hosts. Raises :class:`HardwareError` for fewer than three sizes."""
+    """Fit the samples between two hosts. Raises :class:`HardwareError` for fewer than three sizes."""
     _check_enough(sends, exchanges, "calibrate again with --fresh")
     floor, rates = floor_and_rates(sends)
     reach = max(sample.sizes["bytes"] for sample in exchanges)
@@ -171,11 +172,11 @@ def fit_pair(sends: Sequence[Sample], exchanges: Sequence[Sample]) -> Pair:
 
 
 def _check_enough(sends: Sequence[Sample], exchanges: Sequence[Sample], remedy: str) -> None:
-    """Raise :class:`HardwareError` for fewer sizes than a floor and a rate need."""
+    """Raise :class:`HardwareError` if there are too few sizes for a floor and a rate."""
     if len(sends) < 3 or len(exchanges) < 3:
         raise HardwareError(
             f"communication: got {len(sends)} samples of single messages and {len(exchanges)} of exchanges, expected "
-            f"at least 3 sizes of each: {remedy}"
+            f"at least 3 sizes of each; {remedy}"
         )
 
 
@@ -187,10 +188,9 @@ def _floors(exchanges: Sequence[Sample]) -> dict[int, float]:
 def _fit_limits(
     sends: Sequence[Sample], exchanges: Sequence[Sample], send_floor: float, floors: Mapping[int, float]
 ) -> _Limits:
-    """The three rates with the least squared log error over large messages (or the largest, where none has 1 MiB).
+    """Fit the three rates by least squared log error over messages of 1 MiB or more (else over the largest).
 
-    A limit that never binds keeps its starting value, the highest rate that was seen of its kind, which is a lower
-    bound of the truth.
+    A limit that never binds keeps its starting value, the highest observed rate of its kind, which is a lower bound.
     """
     # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
@@ -211,7 +211,7 @@ def _fit_limits(
 
 
 def _floor_and_way(exchanges: Sequence[Sample]) -> tuple[float, float]:
-    """Seconds of an exchange of no bytes, and bytes per second each way."""
+    """Seconds of an exchange without bytes, and bytes per second in each direction."""
     floor, _ = floor_and_rates(exchanges)
     reach = max(sample.sizes["bytes"] for sample in exchanges)
     large = [sample for sample in exchanges if sample.sizes["bytes"] >= min(LARGE_BYTES, reach)]

@@ -1,8 +1,8 @@
-"""From the samples of one machine, or of a group of ranks on several hosts, to a hardware profile.
+"""Fit a hardware profile to the samples of one machine, or of a group of ranks on several hosts.
 
-Hosts meet at one network switch, each with a link of its own. The rate between two hosts is that of the slower link,
-and the latencies of both add up. A link is as fast as the fastest pair that its host is in. Where all hosts at once
-were slower than that predicts, as behind an oversubscribed switch, all links are slowed down alike.
+In the fitted network, every host has one link to a common switch. The rate between two hosts is that of the slower
+link, and the latencies of both add up. The rate of a link is that of the fastest pair that includes the host. If all
+hosts at once were slower than predicted, as behind an oversubscribed switch, all links are slowed down equally.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,14 +36,14 @@ from simgnn.hardware.topology.topology import Edge, Topology
 LOOPBACK = "loopback"
 NETWORK = "network"
 CONTENDED = 1.25
-"""Links are slowed down only if all hosts at once are slower than pair by pair by this factor. Less is noise, and
-messages that share a link unevenly (three hosts of a testbed without any common bottleneck: 1.17)."""
+"""Links are slowed down only if all hosts at once are slower than pairs predict by more than this factor. Less is
+noise, or messages that share a link unevenly (three hosts of a testbed without a common bottleneck: 1.17)."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A profile, its fitted ``curves`` (name of the device, curve), and the errors of communication (empty where only
-    one rank measured)."""
+    """A fitted profile, the fitted ``curves`` (device name, curve), and the errors of communication (empty if only one
+    rank measured)."""
 
     profile: Profile
     curves: tuple[tuple[str, CurveFit], ...]
@@ -51,17 +51,17 @@ class Calibration:
 
 
 def fit_profile(files: Sequence[SampleFile], day: date) -> Calibration:
-    """One profile from the samples of one machine's groups of ranks, each of another size, or of a group across hosts.
+    """Fit one profile to samples of groups of ranks of different sizes on one machine, or of one group across hosts.
 
-    The profile has ``day`` in its name. Raises :class:`HardwareError` for samples of different machines and for samples
-    that cannot determine a curve or a link.
+    The name of the profile contains ``day``. Raises :class:`HardwareError` for samples of different machines and for
+    samples that do not determine a curve or a link.
     """
     if not files:
         raise HardwareError("no samples to fit; expected at least one file of `python -m executor.microbench`")
     clusters = [file for file in files if len(file.hosts) > 1]
     if clusters and len(files) > 1:
         raise HardwareError(
-            f"got samples of {len(files)} groups of ranks, one of them across {len(clusters[0].hosts)} hosts; expected "
+            f"got samples of {len(files)} groups of ranks, one of them across {len(clusters[0].hosts)} hosts; fit "
             "that group alone"
         )
     return _fit_cluster(files[0], day) if clusters else _fit_machine(files, day)
@@ -73,7 +73,7 @@ def _fit_machine(files: Sequence[SampleFile], day: date) -> Calibration:
         if (other.host, other.cores, other.device) != (facts.host, facts.cores, facts.device):
             raise HardwareError(
                 f"samples of two machines: {facts.host} ({facts.cores} cores, {facts.device}) and {other.host} "
-                f"({other.cores} cores, {other.device}); calibrate each by itself"
+                f"({other.cores} cores, {other.device}). Calibrate each machine separately."
             )
     samples = [sample for file in files for sample in file.samples]
     device, curves = fit_device(facts, samples)
@@ -133,10 +133,13 @@ def _fit_cluster(file: SampleFile, day: date) -> Calibration:
         collectives=tuple(collectives),
     )
     more = len(facts) - 1
-    words = "; ".join(dict.fromkeys(describe_host(each) for each in facts))
+    descriptions = "; ".join(dict.fromkeys(describe_host(each) for each in facts))
     profile = Profile(
         meta=_meta(
-            f"{host_name(facts[0].host)}-and-{more}-more", f"{facts[0].host} and {more} more: {words}", [file], day
+            f"{host_name(facts[0].host)}-and-{more}-more",
+            f"{facts[0].host} and {more} more: {descriptions}",
+            [file],
+            day,
         ),
         devices=devices,
         links=links,
@@ -160,13 +163,13 @@ def _meta(name: str, what: str, files: Sequence[SampleFile], day: date) -> Meta:
 
 
 def _names(hosts: Sequence[str]) -> list[str]:
-    """A name for each host as profiles spell them; hosts of one name are numbered."""
+    """A valid profile name for each host; equal names are numbered."""
     cleaned = [host_name(host) for host in hosts]
     return [name if cleaned.count(name) == 1 else f"{name}-{number}" for number, name in enumerate(cleaned)]
 
 
 def _loopback(fit: NetworkFit, floor: float) -> LinkType:
-    """A host's loopback with the limits of single messages, since hosts differ and the library is one."""
+    """Loopback link of a host with the limits of single messages, as hosts differ but the library has one entry."""
     message = fit.backend.message
     rest = Duration.of(max(message.floor.value - floor, 0.0), "measured", note="beyond the message's floor")
     return fit.link.model_copy(
@@ -179,7 +182,8 @@ def _best(host: int, pairs: Mapping[tuple[int, int], Pair]) -> Pair:
 
 
 def _latencies(hosts: int, rest: Mapping[tuple[int, int], float]) -> list[float]:
-    """Seconds of each host's link. Those of two hosts add up to the ``rest`` of their messages beyond the floor."""
+    """Latency of the link of each host. For each pair, two latencies add up to the ``rest`` beyond the message
+    floor."""
     # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
 
@@ -193,7 +197,7 @@ def _latencies(hosts: int, rest: Mapping[tuple[int, int], float]) -> list[float]
 
 
 def _contention(file: SampleFile, pairs: Mapping[tuple[int, int], Pair], every: Sequence[Sample]) -> float:
-    """How many times slower all hosts at once are than their links, measured pair by pair, predict; 1: not slower."""
+    """Factor by which all hosts at once are slower than their links, measured in pairs, predict; 1: not slower."""
     even = of_kind(every, "exchange", "even")
     floor, _ = floor_and_rates(even)
     counts = [len(host.ranks) for host in file.hosts]
@@ -208,7 +212,7 @@ def _contention(file: SampleFile, pairs: Mapping[tuple[int, int], Pair], every: 
 def _collectives(
     file: SampleFile, inside: Mapping[int, NetworkFit], every: Sequence[Sample], message_floor: float
 ) -> tuple[list[Collective], Errors]:
-    """Those inside hosts (of hosts with as many ranks: the slowest), and those of all ranks."""
+    """Collectives inside hosts (the slowest among hosts with equal rank counts), and of all ranks, with errors."""
     slowest: dict[tuple[str, int], Collective] = {}
     errors: Errors = {}
     for fit in inside.values():
@@ -227,7 +231,7 @@ def _collectives(
 
 
 def _cost(entry: Collective) -> float:
-    """Seconds of a call that moves 1 MiB, by which two entries of one kind and size are compared."""
+    """Seconds of a call that moves 1 MiB, to compare two entries of one kind and group size."""
     hop = 0.0 if entry.hop is None else entry.hop.value
     bus = 0.0 if entry.bus_bandwidth is None else (1 << 20) / entry.bus_bandwidth.value
     return entry.floor.value + hop + bus

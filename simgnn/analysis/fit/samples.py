@@ -1,4 +1,4 @@
-"""The samples file that ``python -m executor.microbench`` writes, read and checked."""
+"""Read and check the samples file that ``python -m executor.microbench`` writes."""
 
 from collections.abc import Hashable, Sequence
 from datetime import datetime
@@ -17,12 +17,12 @@ class _Strict(BaseModel):
 
 
 class Sample(_Strict):
-    """One probe: mean seconds of a primitive at these sizes. ``hosts``: numbers of the hosts whose ranks took part,
-    ``ranks`` in all; ``active``: ranks that worked at once on a host.
+    """One measurement: mean seconds of a primitive at these sizes. ``hosts``: numbers of the hosts whose ranks took
+    part, ``ranks`` in all; ``active``: ranks that worked at once on a host.
 
-    ``last_s`` is the time to the slowest rank, ``mad_s`` the median absolute deviation of the repeats, ``locality`` the
-    cumulative reuse profile of the index stream (None: the primitive reads no index). ``jitter_s``, ``drift_s``:
-    standard deviations from repeat to repeat, of one rank by itself and of all together (None: too few repeats).
+    ``last_s``: time of the slowest rank. ``mad_s``: median absolute deviation of the repeats. ``locality``: cumulative
+    reuse profile of the index stream (None: the primitive reads no index). ``jitter_s``, ``drift_s``: standard
+    deviation between repeats, of one rank alone and of all ranks together (None: too few repeats).
     """
 
     primitive: str
@@ -42,7 +42,7 @@ class Sample(_Strict):
 
 
 class Cache(_Strict):
-    """A data cache as one core sees it; ``sharers`` cores use one instance."""
+    """A data cache as seen by one core; ``sharers`` cores use one instance."""
 
     level: PositiveInt
     size_bytes: PositiveInt
@@ -51,7 +51,7 @@ class Cache(_Strict):
 
 
 class Facts(_Strict):
-    """What was read, not timed, on the measured machine."""
+    """Properties of the measured machine that were read from the system, not timed."""
 
     host: str
     system: str
@@ -71,14 +71,14 @@ class Facts(_Strict):
 
 
 class MeasuredHost(_Strict):
-    """A host that took part: its ranks, and what its first rank read there."""
+    """A host that took part: its ranks, and the properties that its first rank read there."""
 
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
     facts: Facts
 
 
 class SampleFile(_Strict):
-    """All samples of one group of ranks that measured together. ``hosts``: by number, as samples name them."""
+    """All samples of one group of ranks that measured together. ``hosts``: in the numbering of the samples."""
 
     format: Literal["simgnn-samples"]
     version: Literal[2]
@@ -95,12 +95,12 @@ class SampleFile(_Strict):
         return tuple(at[rank] for rank in range(self.ranks))
 
     def of_hosts(self, *hosts: int) -> list[Sample]:
-        """Samples in which ranks of just these hosts took part."""
+        """Return the samples in which ranks of exactly these hosts took part."""
         return [sample for sample in self.samples if sample.hosts == hosts]
 
 
 def read_samples(path: Path) -> SampleFile:
-    """Read one samples file, or a :class:`HardwareError` that says what is wrong with it."""
+    """Read one samples file. Raises :class:`HardwareError` if it cannot be read or is invalid."""
     try:
         return SampleFile.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -113,11 +113,11 @@ def read_samples(path: Path) -> SampleFile:
 
 
 def pool_passes(files: Sequence[SampleFile]) -> list[SampleFile]:
-    """One file for each group of ranks, in order of first appearance; groups measured once are returned as they are.
+    """Merge repeated passes into one file per group of ranks, in order of first appearance. A single pass is unchanged.
 
-    A probe's time becomes the mean of its passes, each weighted by its repeats; what the passes differ by is added to
-    its drift (the part of its deviation that hits all ranks alike). A file counts as of its last pass. Raises
-    :class:`HardwareError` for passes of different machines, torches or threads.
+    The time of a sample becomes the mean over passes, weighted by repeats. The deviation between passes is added to the
+    drift (the part of the deviation that affects all ranks alike). The merged file has the date of the last pass.
+    Raises :class:`HardwareError` for passes of different machines, torch versions or thread counts.
     """
     groups: dict[int, list[SampleFile]] = {}
     for file in files:
@@ -131,7 +131,7 @@ def _pool(passes: Sequence[SampleFile]) -> SampleFile:
         if _where(first) != _where(other):
             raise HardwareError(
                 f"passes with {first.ranks} ranks differ: got {_where(other)} after {_where(first)}, expected the same "
-                "hosts, devices, torch, threads and sizes: calibrate again with --fresh"
+                "hosts, devices, torch, threads and sizes. Calibrate again with --fresh."
             )
     probes: dict[Hashable, list[Sample]] = {}
     for file in passes:

@@ -1,7 +1,7 @@
-"""Non-negative least squares on log residuals, with a stated outlier rule and cross-validated spread.
+"""Non-negative least squares on log residuals, with a fixed outlier rule and a cross-validated spread.
 
-A time is modelled as ``features @ coefficients``, every term a physical cost in seconds. Relative errors count alike
-for short and long ops, so the objective is the squared log ratio of model to measurement.
+A time is modelled as ``features @ coefficients``, where every term is a physical cost in seconds. The objective is the
+squared log ratio of model to measurement, so that relative errors count equally for short and long ops.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,18 @@ MAD_TO_SIGMA = 1.4826
 OUTLIER_SIGMAS = 4.0
 OUTLIER_FLOOR = float(np.log(1.25))
 OUTLIER_SHARE = 0.1
-"""Outlier rule: after a first fit, samples whose log residual is further from the median than both 4 robust sigmas
-(1.4826 MAD) and a factor of 1.25 are left out, the worst first, at most a tenth of them. Then the fit is repeated
-once."""
+"""Outlier rule: after a first fit, samples are excluded whose log residual is further from the median than both 4
+robust sigmas (1.4826 MAD) and a factor of 1.25. At most a tenth of the samples is excluded, the worst first. Then the
+fit is repeated once."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Coefficients [k] >= 0 and errors of held-out samples, which the fit that predicts them has not seen.
+    """Fitted coefficients [k] >= 0, and errors of held-out samples, each predicted by a fit without it.
 
     ``spread``: robust sigma (1.4826 MAD) of log residuals; ``mean_error``: mean |log residual|; ``median_error``:
-    median relative error; ``worst``: the largest |log residual|. ``used``: samples fitted; ``left_out``: the outliers.
+    median relative error; ``worst``: largest |log residual|. ``used``: number of samples fitted; ``left_out``: number
+    of outliers.
     """
 
     coefficients: FloatArray
@@ -43,10 +44,11 @@ class Fit:
 def solve(features: FloatArray, seconds: FloatArray, what: str, groups: Sequence[str] | None = None) -> Fit:
     """Fit ``seconds`` [n] by non-negative combinations of ``features`` [n, k].
 
-    ``groups`` [n]: samples with the same value are held out together (probes of one graph); None: five folds. Raises
-    :class:`HardwareError`, naming ``what``, for samples that are too few, not positive, not finite, or of one size.
+    ``groups`` [n]: samples with the same value are held out together (samples of one graph); None: five folds. Raises
+    :class:`HardwareError`, which names ``what``, for samples that are too few, not positive, not finite, or of one
+    size.
     """
-    keep = _kept(features, seconds, what)
+    keep = _inliers(features, seconds, what)
     if groups is None:  # dealt out in order of time, so that every fold has short and long samples
         folds = np.argsort(np.argsort(seconds[keep], kind="stable")) % FOLDS
     else:
@@ -65,13 +67,13 @@ def solve(features: FloatArray, seconds: FloatArray, what: str, groups: Sequence
 
 
 def costs(features: FloatArray, seconds: FloatArray, what: str) -> FloatArray:
-    """The coefficients of :func:`solve` alone [k], without cross-validation."""
-    keep = _kept(features, seconds, what)
+    """Return the coefficients of :func:`solve` [k] without cross-validation."""
+    keep = _inliers(features, seconds, what)
     return _minimise(features[keep], seconds[keep])
 
 
-def _kept(features: FloatArray, seconds: FloatArray, what: str) -> NDArray[np.bool_]:
-    """Which samples the outlier rule keeps, bool [n]."""
+def _inliers(features: FloatArray, seconds: FloatArray, what: str) -> NDArray[np.bool_]:
+    """Select the samples that are no outliers, bool [n]."""
     samples, terms = features.shape
     if samples <= terms:
         raise HardwareError(
@@ -79,11 +81,11 @@ def _kept(features: FloatArray, seconds: FloatArray, what: str) -> NDArray[np.bo
             "measure more sizes (calibrate without --quick)"
         )
     if not (np.all(np.isfinite(features)) and np.all(np.isfinite(seconds))):
-        raise HardwareError(f"{what}: samples hold values that are not finite; measure again")
+        raise HardwareError(f"{what}: some times or sizes are not finite; measure again")
     if np.any(seconds <= 0) or np.any(features < 0):
-        raise HardwareError(f"{what}: samples need positive times and sizes that are not negative; measure again")
+        raise HardwareError(f"{what}: got times that are not positive, or negative sizes; measure again")
     if terms > 1 and np.all(features == features[0]):
-        raise HardwareError(f"{what}: all {samples} samples have one size, which fixes no slope; measure several sizes")
+        raise HardwareError(f"{what}: all {samples} samples have the same size; measure several sizes")
     residuals = np.log(features @ _minimise(features, seconds)) - np.log(seconds)
     distance = np.abs(residuals - np.median(residuals))
     limit = max(OUTLIER_SIGMAS * MAD_TO_SIGMA * float(np.median(distance)), OUTLIER_FLOOR)
@@ -94,9 +96,9 @@ def _kept(features: FloatArray, seconds: FloatArray, what: str) -> NDArray[np.bo
 
 
 def _minimise(features: FloatArray, seconds: FloatArray) -> FloatArray:
-    """Coefficients with the least squared log residual, from a start by non-negative least squares on relative errors.
+    """Coefficients with the least squared log residual, starting from non-negative least squares on relative errors.
 
-    Columns are scaled by their largest share of a time. Terms that start at zero get a small share, from which the
+    Columns are scaled by their largest fraction of a time. Terms that start at zero get a small value, so that the
     solver can raise or drop them.
     """
     # SciPy's optimizers: loaded when a calibration is fitted
@@ -123,9 +125,9 @@ def _minimise(features: FloatArray, seconds: FloatArray) -> FloatArray:
 
 
 def _cross_validate(features: FloatArray, seconds: FloatArray, folds: NDArray[np.int64]) -> FloatArray:
-    """Log residual of each sample [n] under a fit that has not seen its fold.
+    """Log residual of each sample [n] in a fit without the fold of the sample.
 
-    Where too few samples are left without a fold, all are used: a profile from few samples is better than none.
+    If a fold leaves too few samples, all are used: a profile from few samples is better than none.
     """
     terms = features.shape[1]
     held_out = np.empty(len(seconds))

@@ -1,1 +1,1 @@
-"""The decisions of a recorded run as the activity of a simulation."""
+"""Replay the decisions of a recorded run in a simulation."""

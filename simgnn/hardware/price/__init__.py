@@ -1,1 +1,1 @@
-"""What work, messages and collectives cost on a machine."""
+"""Prices: how long work, messages and collectives take on the machine of a hardware profile."""

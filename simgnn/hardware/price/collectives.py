@@ -1,6 +1,7 @@
-"""Prices of collectives: steps and bytes by algorithm, a floor, and a measured residual.
+"""Prices of collectives: latency from the number of steps, transfer time from the bytes, and a measured correction.
 
-Sources: Thakur et al., IJHPCA 2005, for the steps; the NCCL tests for what bus bandwidth means.
+Sources: Thakur et al., IJHPCA 2005, for the steps of each algorithm; the NCCL tests for the definition of bus
+bandwidth.
 """
 
 from collections import Counter
@@ -16,16 +17,17 @@ from simgnn.hardware.profile.communication import Backend, Collective
 from simgnn.spelling import nearest
 
 TOUCHING = 1e-12
-"""Distance of a size from a regime that ends just there, so that the regime that begins there is nearer."""
+"""Added to the distance of a size from a regime that does not contain it. A size at the boundary of two regimes is thus
+nearest to the regime that begins there."""
 
 FIRST_ROUND = 0.5
-"""Extra length of the first round, in rounds. A chunk goes as two slices, and nothing moves on before the first slice
-has arrived; later rounds partly hide their hops behind bytes."""
+"""Extra length of the first round of a chunked ring, in rounds. A chunk is sent as two slices, and no rank forwards
+anything before the first slice has arrived. Later rounds partly hide their hops behind bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Bytes from one rank to another, with the highest rate that they reach when nothing else flows."""
+    """Bytes that travel from one rank to another, with the highest rate that they reach without other traffic."""
 
     source: int
     target: int
@@ -37,8 +39,9 @@ class Flow:
 class Relay:
     """Timing of a collective in which each member forwards only whole buffers (a binomial tree).
 
-    A member pays ``call_s`` when it comes. A message begins ``hop_s`` after its sender has the buffer and its receiver
-    has come. A member leaves with its last message. In ``rounds``, a member receives in an earlier round than it sends.
+    A member pays ``call_s`` when it enters the call. A message begins ``hop_s`` after its sender holds the buffer and
+    its receiver has entered. A member leaves after its last message. In ``rounds``, a member receives in an earlier
+    round than it sends.
     """
 
     call_s: float
@@ -48,11 +51,12 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class CollectivePrice:
-    """``latency_s`` is paid first (``floor_s`` of it is no hop's). Then all ``flows`` run at once, as ``steps``
-    messages one after the other. Without other traffic on their links everything takes ``seconds_alone``.
+    """Price of one collective call: ``latency_s`` first, then all ``flows`` at once, as ``steps`` messages one after
+    the other. ``floor_s`` is the part of the latency that does not belong to hops. ``seconds_alone``: the total without
+    other traffic on the links.
 
-    With a ``relay`` members come and go one by one, and the last of them pays ``latency_s`` on the way. Then
-    ``seconds_alone`` assumes that each round ends before the next begins, which holds inside a host. Across hosts
+    With a ``relay``, members enter and leave one by one, and the last member has paid ``latency_s`` on the way.
+    ``seconds_alone`` then assumes that each round ends before the next begins, which holds inside a host. Across hosts
     rounds overlap, and only a simulation gives the time.
     """
 
@@ -68,7 +72,7 @@ class CollectivePrice:
 
 
 class CallPrice(NamedTuple):
-    """What a group operation costs besides its bytes: ``floor_s`` once, ``hop_s`` for each peer or step."""
+    """Cost of a group operation without its bytes: ``floor_s`` once, and ``hop_s`` for each peer or step."""
 
     floor_s: float
     hop_s: float
@@ -77,7 +81,7 @@ class CallPrice(NamedTuple):
 
 
 def steps(kind: str, algorithm: str, ranks: int) -> int:
-    """Messages on the critical path, one after the other."""
+    """Return the number of messages on the critical path of a collective, one after the other."""
     if ranks < 2:
         return 0
     ring, tree = ranks - 1, ceil(log2(ranks))
@@ -91,7 +95,8 @@ def steps(kind: str, algorithm: str, ranks: int) -> int:
 
 
 def bytes_moved(kind: str, ranks: int, nbytes: float) -> float:
-    """Bytes that pass each rank of a ring; ``nbytes``: the buffer (all-gather: one rank's part)."""
+    """Return the bytes that pass each rank of a ring. ``nbytes``: size of the buffer (all-gather: the part of one
+    rank)."""
     if ranks < 2:
         return 0.0
     shares = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "allgather": ranks - 1.0}
@@ -99,16 +104,16 @@ def bytes_moved(kind: str, ranks: int, nbytes: float) -> float:
 
 
 def flow_bytes(kind: str, algorithm: str, ranks: int, nbytes: float) -> float:
-    """Bytes that each flow of :func:`flow_pairs` carries."""
+    """Return the bytes that each flow of :func:`flow_pairs` carries."""
     both_ways = kind == "allreduce" and algorithm == "tree"
     return nbytes if both_ways else bytes_moved(kind, ranks, nbytes)
 
 
 def flow_pairs(kind: str, algorithm: str, members: Sequence[int], root: int) -> list[tuple[int, int]]:
-    """(sender, receiver) of every flow: neighbours on the ring, or parents and children of the binary tree.
+    """Return (sender, receiver) of every flow: neighbours on the ring, or parents and children of the binary tree.
 
-    ``members`` are in ring order. A pipelined algorithm keeps all flows busy at once. An all-gather always flows round
-    the ring, even where its steps are those of a tree (recursive doubling).
+    ``members`` are in ring order. A pipelined algorithm keeps all flows busy at once. The flows of an all-gather are
+    always those of a ring, even if its number of steps is that of a tree (recursive doubling).
     """
     count = len(members)
     if count < 2 or kind in ("barrier", "exchange"):
@@ -124,11 +129,11 @@ def flow_pairs(kind: str, algorithm: str, members: Sequence[int], root: int) -> 
 
 
 def binomial_rounds(ranks: Sequence[int], root: int) -> list[list[tuple[int, int]]]:
-    """(sender, receiver) of each round of a binomial broadcast, in which each rank forwards only the whole buffer.
+    """Return (sender, receiver) pairs by round of a binomial broadcast, in which ranks forward only whole buffers.
 
-    ``ranks`` ascend. Counted from the root, number v receives from v without its highest bit (Gloo,
-    ``gloo/broadcast.cc``), in round popcount(v). The pairs do not depend on where ranks are placed, so many of them may
-    cross one link.
+    ``ranks`` ascend. Counted from the root, number v receives from the number that is v without its highest bit, in
+    round popcount(v) (Gloo, ``gloo/broadcast.cc``). The pairs do not depend on the placement of ranks, so many of them
+    may cross one link.
     """
     count = len(ranks)
     start = ranks.index(root)
@@ -141,7 +146,8 @@ def binomial_rounds(ranks: Sequence[int], root: int) -> list[list[tuple[int, int
 
 
 def hops(entry: Collective, ranks: int, nbytes: float) -> float:
-    """Messages one after the other in a call: the steps of the algorithm, with chunks those of every round."""
+    """Return the number of messages one after the other in a call: the steps of the algorithm, for every round of
+    chunks."""
     count = steps(entry.kind, entry.algorithm, ranks)
     if entry.chunk is None or ranks < 2:
         return count
@@ -149,12 +155,12 @@ def hops(entry: Collective, ranks: int, nbytes: float) -> float:
 
 
 def rails(entry: Collective, ranks_per_host: int) -> int:
-    """Number of rails of a group whose smallest host has ``ranks_per_host`` of its ranks."""
+    """Return the number of rails (network cards) of a group whose smallest host has ``ranks_per_host`` of the ranks."""
     return 1 if entry.ranks_per_rail is None else ceil(ranks_per_host / entry.ranks_per_rail)
 
 
 def bus_seconds(entry: Collective, ranks: int, ranks_per_host: int, nbytes: float) -> float:
-    """Seconds that the bytes of a collective take at its bus bandwidth, with fill and residual."""
+    """Return the seconds that the bytes of a collective take at its bus bandwidth, with pipeline fill and residual."""
     assert entry.bus_bandwidth is not None
     longer = 1.0 + (entry.fill or 0.0) / max(steps(entry.kind, entry.algorithm, ranks), 1)
     each = flow_bytes(entry.kind, entry.algorithm, ranks, nbytes)
@@ -170,13 +176,13 @@ def bus_seconds(entry: Collective, ranks: int, ranks_per_host: int, nbytes: floa
 def choose_collective(
     backend: Backend, name: str, kind: str, ranks: int, across_hosts: bool, nbytes: float = 0.0
 ) -> tuple[Collective, bool]:
-    """The entry that prices a collective of a group, and whether it was measured at exactly this rank count.
+    """Return the profile entry that prices a collective, and whether it was measured at exactly this rank count.
 
-    Rules, in order: an entry for the group's own scope before one for any; the algorithm that the library picks; the
-    exact rank count, else the nearest by ratio (of two equally near the larger); among entries with that count the one
-    measured at fewest others (for a count that was not measured: at most others); the regime that holds ``nbytes``,
-    else the nearest. A profile holds no two entries that these rules leave. Raises :class:`HardwareError` when the
-    library has no entry of the kind.
+    Rules, in order: an entry of the scope of the group before one for any scope; the algorithm that the library
+    chooses; the exact rank count, else the nearest by ratio (of two equally near, the larger). Among entries with that
+    count: the entry with the fewest other counts, or, if the count is not exact, with the most; then the regime that
+    holds ``nbytes``, else the nearest. Profiles in which these rules leave two entries are rejected. Raises
+    :class:`HardwareError` when the library has no entry of the kind.
     """
     scope = "cluster" if across_hosts else "host"
     fitting = [entry for entry in backend.collectives if entry.kind == kind and entry.scope == scope]
@@ -186,11 +192,11 @@ def choose_collective(
         raise HardwareError(
             f"backends.{name}.collectives: no '{kind}' for groups {'across hosts' if across_hosts else 'inside a host'}"
             f"{nearest(kind, [entry.kind for entry in backend.collectives])}; it has: "
-            f"{', '.join(known) or 'none'}; measure it with `simgnn calibrate` or add it"
+            f"{', '.join(known) or 'none'}. Measure it with `simgnn calibrate`, or add it to the profile."
         )
     if kind == "allreduce":
-        taken = {choice.algorithm(ranks, nbytes) for choice in backend.choices if choice.scope == scope}
-        fitting = [entry for entry in fitting if entry.algorithm in taken] or fitting
+        algorithms = {choice.algorithm(ranks, nbytes) for choice in backend.choices if choice.scope == scope}
+        fitting = [entry for entry in fitting if entry.algorithm in algorithms] or fitting
 
     def distance(entry: Collective) -> tuple[float, int, float, float]:
         measured_at = entry.ranks or (ranks,)
@@ -207,18 +213,19 @@ def choose_collective(
 def find_collective(
     machine: PlacedRanks, kind: str, backend: str, members: Sequence[int], nbytes: float = 0.0
 ) -> tuple[Collective, bool]:
-    """:func:`choose_collective` for a call of ``members`` with a buffer of ``nbytes``."""
+    """Return the entry of :func:`choose_collective` for a call of ``members`` with a buffer of ``nbytes``."""
     name, library = machine.backend(backend)
     across_hosts = len({machine.hosts[rank] for rank in members}) > 1
     return choose_collective(library, name, kind, len(members), across_hosts, nbytes)
 
 
 def joined(backend: Backend, chosen: Collective, exact: bool, nbytes: float) -> tuple[tuple[Collective, float], ...]:
-    """The entries that price a call of ``nbytes``, each with its share in the seconds.
+    """Return the entries that price a call of ``nbytes``, each with the weight of its seconds.
 
-    This is ``chosen`` alone, except at a rank count that was not measured, in the last octave of its regime. There the
-    next regime's share grows with the bytes. Regimes were measured to meet at the tables' own rank counts, and further
-    hops come in gradually: 4 A100 take as long as 2 at 2 MiB, and longer by all the hops of a larger ring at 4 MiB.
+    This is ``chosen`` alone, except at a rank count that was not measured, in the last octave of a regime. There the
+    weight of the next regime grows with the bytes, because the measured regimes meet only at the measured rank counts
+    and further hops set in gradually: 4 A100 take as long as 2 at 2 MiB, and longer by all the hops of a larger ring at
+    4 MiB.
     """
     alone = ((chosen, 1.0),)
     if exact or chosen.sizes is None or chosen.bus_bandwidth is None:
@@ -235,7 +242,7 @@ def joined(backend: Backend, chosen: Collective, exact: bool, nbytes: float) -> 
 
 
 def price_call(machine: PlacedRanks, kind: str, backend: str, members: Sequence[int]) -> CallPrice:
-    """Floor and hop of a collective, or of an ``exchange``, whose bytes are priced as messages."""
+    """Return the floor and hop of a collective, or of an ``exchange``, whose bytes are priced as messages."""
     chosen, exact = find_collective(machine, kind, backend, members)
     if chosen.hop is None:
         return CallPrice(chosen.floor.value, _longest_hop(machine, members, backend), chosen.floor.spread, not exact)
@@ -245,9 +252,10 @@ def price_call(machine: PlacedRanks, kind: str, backend: str, members: Sequence[
 def price_collective(
     machine: PlacedRanks, kind: str, backend: str, nbytes: float, members: Sequence[int], root: int | None = None
 ) -> CollectivePrice:
-    """Price of a collective of ``members``; ``nbytes``: the buffer (all-gather: one rank's part).
+    """Return the price of a collective of ``members``. ``nbytes``: size of the buffer (all-gather: the part of one
+    rank).
 
-    ``root`` of a broadcast: default the first member. Flows follow the ring of members by host and number.
+    ``root`` of a broadcast: the first member by default. Flows follow a ring of the members ordered by host and rank.
     """
     count = len(members)
     least = min(Counter(machine.hosts[rank] for rank in members).values(), default=1)  # ranks on the smallest host
@@ -286,9 +294,9 @@ def price_collective(
         busy = sum(share * bus_seconds(entry, count, least, nbytes) for entry, share in parts)
         most = [max(Counter(sender for sender, _ in pairs).values()) for pairs in rounds]
         library = [busy * sends / sum(most) for sends in most]
-        measured_so = exact and chosen.ranks is not None and chosen.bus_bandwidth.source == "measured"
+        measured_at = exact and chosen.ranks is not None and chosen.bus_bandwidth.source == "measured"
         # with rails each host's bytes leave it by several ways, of which the flows below show but one
-        beside = [0.0 if measured_so else taken / rails(chosen, least) for taken in on_links]
+        beside = [0.0 if measured_at else link_s / rails(chosen, least) for link_s in on_links]
         seconds = [max(pair) for pair in zip(beside, library, strict=True)]
         source, spread = chosen.bus_bandwidth.source, chosen.spread_at(nbytes, exact)
     flows = []
@@ -310,8 +318,8 @@ def price_collective(
 def _seconds_on_links(
     machine: PlacedRanks, rounds: Sequence[Sequence[tuple[int, int]]], each: float, backend: str
 ) -> list[float]:
-    """Seconds that equal flows of each round take after a pause, round after round: its busiest link decides. A link
-    lets its burst through in the first round that crosses it."""
+    """Seconds that the equal flows of each round take on the links after a pause. The busiest link of a round decides.
+    A link passes its burst at once in the first round that crosses it."""
     seconds, crossed_before = [], set[int]()
     for pairs in rounds:
         load: Counter[int] = Counter()
@@ -328,12 +336,12 @@ def _seconds_on_links(
 
 
 def _ring(machine: PlacedRanks, members: Sequence[int]) -> list[int]:
-    """Members in an order that leaves each host once."""
+    """Order members by host and rank, so that the ring leaves each host only once."""
     return sorted(members, key=lambda rank: (machine.hosts[rank], rank))
 
 
 def _longest_hop(machine: PlacedRanks, members: Sequence[int], backend: str) -> float:
-    """Latency of the longest hop of the ring, with the library's floor of a message."""
+    """Latency of the longest hop of the ring, plus the floor that the library adds to each message."""
     if len(members) < 2:
         return 0.0
     ring = _ring(machine, members)

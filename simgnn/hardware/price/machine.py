@@ -1,4 +1,4 @@
-"""A machine: the ranks of a run placed on the devices of a profile, and what everything costs there."""
+"""A machine: the ranks of a run placed on the devices of a profile, with the prices of work and communication there."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,13 @@ class Spot(NamedTuple):
 
 def _place_ranks(profile: Profile, hosts: Sequence[int]) -> list[Spot]:
     if not hosts:
-        raise HardwareError("got no ranks to place; expected at least one: cluster.ranks_per_host")
+        raise HardwareError("cluster.ranks_per_host: got no ranks to place, expected at least one")
     machines = profile.topology.host_names()
     wrong = sorted({int(host) for host in hosts if not 0 <= host < len(machines)})
     if wrong:
         raise HardwareError(
             f"cluster.hosts: got ranks on host {wrong[-1]}, but the profile '{profile.meta.name}' has "
-            f"{len(machines)} host(s), numbered from 0; use fewer hosts or another --hardware"
+            f"{len(machines)} host(s), numbered from 0. Use fewer hosts or another --hardware."
         )
     load = Counter(int(host) for host in hosts)
     spots = {host: iter(_spots(profile, *machines[host], ranks)) for host, ranks in load.items()}
@@ -51,16 +51,17 @@ def _spots(profile: Profile, name: str, host: Host, ranks: int) -> list[Spot]:
     if ranks > len(gpus):
         raise HardwareError(
             f"cluster.ranks_per_host: got {ranks} ranks on host '{name}', which has {len(gpus)} GPUs in the profile "
-            f"'{profile.meta.name}'; expected at most one rank a GPU: use fewer ranks or more hosts"
+            f"'{profile.meta.name}'; expected at most one rank per GPU. Use fewer ranks or more hosts."
         )
     return gpus[:ranks]
 
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """Ranks on devices. ``hosts`` [P]: host number of each rank; ``devices`` [P]: full name of its device.
+    """Ranks placed on devices. ``hosts`` [P]: host number of each rank; ``devices`` [P]: full device name of each rank.
 
-    ``threads_per_rank`` [P]: CPU threads of each rank: the cores of its device divided by the ranks on it, at least 1.
+    ``threads_per_rank`` [P]: CPU threads of each rank, by default the cores of its device divided by the ranks there,
+    at least 1.
     """
 
     profile: Profile
@@ -76,10 +77,10 @@ class Machine:
 
     @classmethod
     def place(cls, profile: Profile, hosts: Sequence[int], threads_per_rank: int | None = None) -> Self:
-        """Put rank i on host ``hosts[i]``: its GPUs in order, one rank each; without GPUs, its CPUs in even blocks.
+        """Place rank i on host ``hosts[i]``: on GPUs in order, one rank each, or, without GPUs, on CPUs in even blocks.
 
-        ``threads_per_rank``: default the cores divided evenly. Raises :class:`HardwareError` for a host that the
-        profile lacks and for more ranks than GPUs.
+        ``threads_per_rank``: default the cores divided evenly. Raises :class:`HardwareError` for a host that is not in
+        the profile, and for more ranks on a host than GPUs.
         """
         spots = _place_ranks(profile, hosts)
         load = Counter(spots)
@@ -108,23 +109,24 @@ class Machine:
         return Counter(self.devices)
 
     def backend(self, name: str = "default") -> tuple[str, Backend]:
-        """(name, library); "default" is the profile's. Raises :class:`HardwareError` for one that it lacks."""
+        """Return (name, communication library). "default" is the default library of the profile. Raises
+        :class:`HardwareError` for a library that the profile does not describe."""
         chosen = self.profile.default_backend() if name == "default" else name
         described: Mapping[str, Backend] = {str(key): value for key, value in self.profile.backends.items()}
         if chosen not in described:
             known = ", ".join(described) or "none"
             raise HardwareError(
-                f"backends.{chosen}: the profile '{self.profile.meta.name}' does not describe it"
-                f"{nearest(chosen, described)}; it has: {known}; measure one with `simgnn calibrate`"
+                f"backends.{chosen}: the profile '{self.profile.meta.name}' does not describe this library"
+                f"{nearest(chosen, described)}; it has: {known}. Measure one with `simgnn calibrate`."
             )
         return chosen, described[chosen]
 
     def through_host(self, rank: int, backend: str) -> bool:
-        """Whether a rank's messages with a library are copied to and from its host's memory."""
+        """Return whether messages of a rank are copied to and from host memory by this library."""
         return self.device(rank).kind == "gpu" and self.backend(backend)[1].memory == "host"
 
     def ends(self, backend: str = "default") -> tuple[str, ...]:
-        """Where messages of each rank begin and end [P]: its device, or the memory of its host. Cached."""
+        """Return the node where messages of each rank begin and end [P]: its device or its host memory. Cached."""
         if backend not in self._ends:
             self._ends[backend] = tuple(
                 self.network.host_memory(device) if self.through_host(rank, backend) else device
@@ -133,12 +135,13 @@ class Machine:
         return self._ends[backend]
 
     def route(self, i: int, j: int, backend: str = "default") -> Route:
-        """Route of a library's messages between two ranks, without their ports."""
+        """Return the route of the messages of a library between two ranks, without the ports of the library."""
         ends = self.ends(backend)
         return self.network.route(ends[i], ends[j])
 
     def path(self, i: int, j: int, backend: str = "default") -> Path:
-        """What a message from rank i to rank j crosses: its send port, the links between, the receive port. Cached."""
+        """Return what a message from rank i to rank j crosses: the send port of i, the links, the receive port of j.
+        Cached."""
         key = i, j, backend
         found = self._paths.get(key)
         if found is None:
@@ -158,7 +161,7 @@ class Machine:
         return self.profile.devices[self.types[rank]]
 
     def concurrency(self, rank: int) -> int:
-        """How many ranks share the device of this one, itself included."""
+        """Return the number of ranks on the device of ``rank``, ``rank`` included."""
         return self._sharing[self.devices[rank]]
 
     def work_seconds_all(
@@ -168,10 +171,10 @@ class Machine:
         locality: ArrayLike | None = None,
         concurrency: int | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
-        """Seconds, extrapolated, spread (NaN: not measured) of a piece of work on each rank, each [P].
+        """Return seconds, extrapolated and spread (NaN: not measured) of a piece of work on each rank, each [P].
 
-        ``sizes``: a number or an array [P] each; ``locality``: [P, bins] or None. ``concurrency``: ranks at work on
-        each device; default: all.
+        ``sizes``: a number or an array [P] each; ``locality``: [P, bins] or None. ``concurrency``: number of ranks that
+        work on each device at once; default: all.
         """
         seconds, flags, spread = np.zeros(self.ranks), np.zeros(self.ranks, dtype=bool), np.full(self.ranks, np.nan)
         table = {name: np.full(self.ranks, size, dtype=np.float64) for name, size in sizes.items()}
@@ -187,7 +190,7 @@ class Machine:
 
     @cached_property
     def _classes(self) -> Mapping[tuple[str, int, int], NDArray[np.int64]]:
-        """Ranks by what decides their curve: device type, threads, ranks on the device."""
+        """Ranks grouped by what determines their curve: device type, threads, ranks on the device."""
         groups: dict[tuple[str, int, int], list[int]] = {}
         for rank in range(self.ranks):
             key = self.types[rank], self.threads_per_rank[rank], self.concurrency(rank)
@@ -195,7 +198,7 @@ class Machine:
         return {key: np.array(ranks, dtype=np.int64) for key, ranks in groups.items()}
 
     def cores(self, host: int) -> float | None:
-        """Cores that the ranks of a host share; None: the host's ranks run on GPUs."""
+        """Return the number of cores that the ranks of a host share; None: they run on GPUs."""
         return self._cores.get(host)
 
     @cached_property
@@ -209,15 +212,15 @@ class Machine:
         }
 
     def memory_bytes(self, rank: int) -> float:
-        """Memory of a rank's device, shared by all ranks on it."""
+        """Return the memory of the device of ``rank``, which all ranks on the device share."""
         return self.device(rank).memory.value
 
     def host_memory_bytes(self, host: int) -> float:
-        """Memory of a host beside its GPUs; infinite where the profile does not state it."""
+        """Return the memory of a host apart from its GPUs; infinite if the profile does not state it."""
         memory = self.profile.topology.host_names()[host][1].memory
         return inf if memory is None else memory.value
 
     def power(self, rank: int) -> tuple[float | None, float | None]:
-        """Idle and active watts of a rank's device; None: not stated."""
+        """Return (idle, active) power in watts of the device of ``rank``; None: not stated."""
         idle, active = self.device(rank).idle_power, self.device(rank).active_power
         return None if idle is None else idle.value, None if active is None else active.value

@@ -1,4 +1,4 @@
-"""Prices of messages between placed ranks, one at a time or many at once."""
+"""Prices of messages between placed ranks: of one message, or of arrays of messages at once."""
 
 from collections.abc import Sequence
 from math import inf
@@ -16,14 +16,14 @@ Ints = NDArray[np.int64]
 
 
 class Path(NamedTuple):
-    """Positions in ``Machine.links`` that a message crosses, and their total latency."""
+    """The links that a message crosses, as positions in ``Machine.links``, and their total latency."""
 
     links: tuple[int, ...]
     latency_s: float
 
 
 class PlacedRanks(Protocol):
-    """What prices of communication read of a :class:`~simgnn.hardware.price.machine.Machine`."""
+    """The part of a :class:`~simgnn.hardware.price.machine.Machine` that prices of communication use."""
 
     @property
     def hosts(self) -> Sequence[int]: ...
@@ -41,7 +41,7 @@ class PlacedRanks(Protocol):
 
 
 class MessagePrice(NamedTuple):
-    """Seconds before the bytes flow, and the highest rate that this message reaches alone, at this size."""
+    """Seconds before the bytes of a message flow, and the highest rate that a message of this size reaches alone."""
 
     latency_s: float
     rate_bytes_per_s: float
@@ -57,7 +57,7 @@ class MessagePrices(NamedTuple):
 
 
 def price_message(machine: PlacedRanks, i: int, j: int, nbytes: float, backend: str = "default") -> MessagePrice:
-    """Price of one message of ``nbytes`` from rank i to rank j that shares no link with others."""
+    """Return the price of one message of ``nbytes`` from rank i to rank j, without other traffic on its links."""
     _, library = machine.backend(backend)
     route = machine.route(i, j, backend)
     rate = _library_rate(library)
@@ -75,7 +75,8 @@ def price_message(machine: PlacedRanks, i: int, j: int, nbytes: float, backend: 
 def price_messages(
     machine: PlacedRanks, source: Sequence[int] | Ints, target: Sequence[int] | Ints, nbytes: Floats, backend: str
 ) -> MessagePrices:
-    """Prices of n messages: message k has ``nbytes[k]`` bytes and goes from rank ``source[k]`` to ``target[k]``."""
+    """Return the prices of n messages: message k has ``nbytes[k]`` bytes and goes from ``source[k]`` to
+    ``target[k]``."""
     _, library = machine.backend(backend)
     message = library.message
     rate = np.full(len(nbytes), _library_rate(library))
@@ -101,8 +102,8 @@ def price_messages(
 
 
 def end_pairs(machine: PlacedRanks, source: Ints, target: Ints, backend: str) -> tuple[Ints, list[Route]]:
-    """(positions [n], routes): message k takes ``routes[positions[k]]``. Messages between the same two devices, or the
-    same two host memories, share a route."""
+    """Return (positions [n], routes): message k uses ``routes[positions[k]]``. Messages between the same two devices,
+    or the same two host memories, share a route."""
     first: dict[str, int] = {}
     alike = np.array([first.setdefault(end, rank) for rank, end in enumerate(machine.ends(backend))])
     found, which = np.unique(alike[source] * len(alike) + alike[target], return_inverse=True)
@@ -111,18 +112,18 @@ def end_pairs(machine: PlacedRanks, source: Ints, target: Ints, backend: str) ->
 
 
 def outside(limits: tuple[float, float] | None, nbytes: Any) -> Any:
-    """Whether each size, a number or an array, lies outside the measured range. Without a range none does."""
+    """Return whether each size, a number or an array, is outside the measured range; False if no range is stated."""
     return False if limits is None else (nbytes < limits[0]) | (nbytes > limits[1])
 
 
 def _library_rate(library: Backend) -> float:
-    """The highest rate of a message that the library allows, before its efficiency at a size."""
+    """Highest rate of a message that the library allows, before its efficiency at a size is applied."""
     rate = inf if library.message.bandwidth is None else library.message.bandwidth.value
     return rate if library.ports is None else min(rate, library.ports.send.value, library.ports.receive.value)
 
 
 def _route_rate(route: Route, nbytes: Floats) -> Floats:
-    """:meth:`Route.message_rate` for many sizes."""
+    """Vectorized :meth:`Route.message_rate`."""
     rates = [np.full(len(nbytes), np.inf) for _ in route.copies]
     for rate, copy in zip(rates, route.copies, strict=True):
         for link in {id(link): link for link in copy}.values():
@@ -131,7 +132,7 @@ def _route_rate(route: Route, nbytes: Floats) -> Floats:
 
 
 def _link_rate(link: LinkType, nbytes: Floats) -> Floats:
-    """:meth:`LinkType.message_rate` for many sizes."""
+    """Vectorized :meth:`LinkType.message_rate`."""
     rate = min(limit.value for limit in link.rates)
     rates = np.full(len(nbytes), rate) if link.efficiency is None else rate * _at(link.efficiency, nbytes)
     if link.burst is not None:
@@ -142,6 +143,6 @@ def _link_rate(link: LinkType, nbytes: Floats) -> Floats:
 
 
 def _at(points: Points, nbytes: Floats) -> Floats:
-    """:meth:`Points.at` for many sizes."""
+    """Vectorized :meth:`Points.at`."""
     sizes = np.log1p([point.size for point in points.points])
     return np.interp(np.log1p(nbytes), sizes, [point.share for point in points.points])

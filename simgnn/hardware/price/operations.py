@@ -1,4 +1,4 @@
-"""One op as a user asks for its time: its sizes from text, and the hosts of the ranks that take part."""
+"""The ops whose time ``simgnn hardware time`` predicts: parse an op and its sizes from text, and place its ranks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ from simgnn.units import parse
 
 @dataclass(frozen=True)
 class Form:
-    """What an op needs: ``sizes`` name -> default (None: must be given; a name: as large as that size).
+    """The inputs of an op. ``sizes``: name -> default (None: required; a name: equal to that size).
 
-    ``primitive``: of device work, else None. ``moves``: how it communicates: "collective", "exchange", "send", "copy"
-    (between host and device), "" (not at all).
+    ``primitive``: the device work of the op, or None. ``moves``: how the op communicates: "collective", "exchange",
+    "send", "copy" (between host and device), or "" (not at all).
     """
 
     sizes: Mapping[str, int | str | None]
@@ -61,14 +61,14 @@ FORMS: Mapping[str, Form] = MappingProxyType(
         **{name: _work(primitive) for name, primitive in PRIMITIVES.items()},
     }
 )
-"""Every op that can be asked for."""
+"""Every op whose time a user can ask for, by name."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One op with all its sizes, whole numbers in SI units. ``matrix``: of an exchange, bytes [sender][receiver].
+    """One op with all sizes, as integers in SI units. ``matrix``: bytes [sender][receiver] of an exchange.
 
-    ``ranks``: how many take part (0: the machine decides), in host-by-host order.
+    ``ranks``: the number of ranks that take part (0: as many as the machine has), placed host by host.
     """
 
     op: str
@@ -87,9 +87,9 @@ def read_question(
     matrix: Sequence[Sequence[int]] | None = None,
     backend: str = "default",
 ) -> Question:
-    """A question from an op's name and its options as text: bytes with a unit ("64MiB"), counts without ("1e6").
+    """Parse an op and its options from text: bytes with a unit ("64MiB"), counts without ("1e6").
 
-    Raises :class:`ConfigError` with every fault, each with its option.
+    Raises :class:`ConfigError` with every invalid option.
     """
     form = FORMS.get(op)
     if form is None:
@@ -97,8 +97,8 @@ def read_question(
     faults, sizes = [], {}
     for name, text in given.items():
         if name not in form.sizes:
-            takes = ", ".join(map(option, form.sizes)) or "no sizes"
-            faults.append(f"{option(name)}: '{op}' has no such size{nearest(name, form.sizes)}; it takes: {takes}")
+            accepted = ", ".join(map(option, form.sizes)) or "no sizes"
+            faults.append(f"{option(name)}: '{op}' has no such size{nearest(name, form.sizes)}; it takes: {accepted}")
             continue
         try:
             sizes[name] = _whole(name, text)
@@ -113,10 +113,10 @@ def read_question(
         faults.append(f"--ranks: got {ranks:,}, expected 1 to {MAX_RANKS:,}")
     faults += _matrix_faults(op, form, given, matrix, ranks)
     if form.moves == "send" and not faults and sizes["from"] == sizes["to"]:
-        faults.append(f"--to: got rank {sizes['to']}, which also sends; expected another rank than --from")
+        faults.append(f"--to: got rank {sizes['to']}, which also sends; expected a different rank than --from")
     highest = max((sizes.get(name, 0) for name in ("from", "to", "root")), default=0)
     if not faults and ranks is not None and highest >= ranks:
-        faults.append(f"--ranks: got {ranks}, expected more than the highest rank that is named, {highest}")
+        faults.append(f"--ranks: got {ranks}, expected more than {highest}, the highest rank in --from, --to or --root")
     if faults:
         raise ConfigError(faults)
     if matrix is not None:
@@ -127,7 +127,7 @@ def read_question(
 
 
 def _whole(name: str, text: str) -> int:
-    """A size: bytes need their unit, counts may have theirs."""
+    """Parse a size as an integer: bytes must have a unit, counts may have one."""
     if name in ("from", "to", "root"):
         if not text.strip().isdecimal() or int(text) >= MAX_RANKS:
             raise ValueError(f"got '{text}', expected a rank, numbered from 0 to {MAX_RANKS - 1:,}")
@@ -148,16 +148,21 @@ def _matrix_faults(
     op: str, form: Form, given: Mapping[str, str], matrix: Sequence[Sequence[int]] | None, ranks: int | None
 ) -> list[str]:
     if form.moves != "exchange":
-        return [] if matrix is None else [f"--matrix: '{op}' takes none; only 'exchange' does"]
+        return [] if matrix is None else [f"--matrix: '{op}' takes no matrix; only 'exchange' does"]
     if matrix is None:
         return [] if "bytes" in given else [f"--matrix: missing; '{op}' takes --matrix FILE, or --bytes for every pair"]
     faults = ["--bytes: an exchange takes --matrix or --bytes, got both"] if "bytes" in given else []
     count = len(matrix)
     if count < 1 or any(len(row) != count for row in matrix):
         lengths = ", ".join(map(str, sorted({len(row) for row in matrix}))) or "none"
-        return [*faults, f"--matrix: got {count} rows of {lengths} numbers, expected P rows of P: bytes from i to j"]
+        return [
+            *faults,
+            f"--matrix: got {count} rows of {lengths} numbers, expected P rows of P numbers: bytes from rank i to j",
+        ]
     if ranks is not None and ranks != count:
-        faults.append(f"--ranks: got {ranks}, but the matrix is of {count} ranks; expected the same, or no --ranks")
+        faults.append(
+            f"--ranks: got {ranks}, but the matrix has {count} ranks; expected the same number, or no --ranks"
+        )
     wrong = next((entry for entry in chain(*matrix) if entry != int(entry) or not 0 <= entry <= LARGEST), None)
     if wrong is not None:
         faults.append(f"--matrix: got {wrong:g}, expected whole numbers of bytes, 0 to {LARGEST:g}")
@@ -165,10 +170,11 @@ def _matrix_faults(
 
 
 def spread_ranks(profile: Profile, ranks: int, per_host: int | None = None) -> tuple[int, ...]:
-    """The host of each of ``ranks`` ranks (0: as many as fit): hosts are filled in order, a GPU a rank.
+    """Return the host of each of ``ranks`` ranks (0: as many as fit). Hosts are filled in order, one rank per GPU.
 
-    On CPUs a host takes as many ranks as a testbed declares, or as it has processors or was calibrated with; more are
-    spread evenly. ``per_host`` fixes the number. Raises :class:`HardwareError` for more ranks than the machine holds.
+    On CPUs, a host takes the number of ranks that the testbed declares, else the number of its processors or of the
+    calibrated ranks, whichever is larger. More ranks are spread evenly. ``per_host`` fixes the number. Raises
+    :class:`HardwareError` for more ranks than the machine holds.
     """
     machines = profile.topology.host_names()
     if per_host is not None and not 1 <= per_host <= MAX_RANKS:
@@ -184,19 +190,19 @@ def spread_ranks(profile: Profile, ranks: int, per_host: int | None = None) -> t
     count = ranks or sum(room)
     if count > MAX_RANKS:
         raise HardwareError(
-            f"--ranks: '{profile.meta.name}' would take {count:,} with these on each host, expected 1 to {MAX_RANKS:,}"
+            f"--ranks: the hosts of '{profile.meta.name}' would take {count:,} ranks, expected 1 to {MAX_RANKS:,}"
         )
     if count > sum(room):
         raise HardwareError(
             f"--ranks: got {ranks}, but '{profile.meta.name}' has room for {sum(room)} ranks "
-            f"({len(machines)} host{'s' if len(machines) > 1 else ''}); expected at most that"
+            f"({len(machines)} host{'s' if len(machines) > 1 else ''}); use fewer ranks"
         )
     hosts = [number for number, places in enumerate(room) for _ in range(places)]
     return tuple(hosts[:count])
 
 
 class Told(NamedTuple):
-    """A number that a price depends on: where the profile holds it, and where it comes from."""
+    """A number of the profile that a price depends on: key, source and relative standard deviation."""
 
     key: str
     source: Source
@@ -206,10 +212,11 @@ class Told(NamedTuple):
 def numbers_behind(
     question: Question, machine: Machine, at_once: Sequence[int], crossed: Sequence[int] = ()
 ) -> list[Told]:
-    """Every number of the profile that the op's price on this machine depends on, each once.
+    """Return every number of the profile that the price of the op on this machine depends on, each once.
 
-    ``at_once`` [P]: concurrency at which each rank's work is priced. ``crossed``: positions in ``machine.links`` of
-    the links of copies from and to a host's memory; empty where there is no such copy, or it is work of the processor.
+    ``at_once`` [P]: concurrency at which the work of each rank is priced. ``crossed``: links, as positions in
+    ``machine.links``, of the copies to and from host memory; empty if there are none, or if the processor does the
+    copies.
     """
     form = question.form
     found: list[Told]
@@ -221,7 +228,7 @@ def numbers_behind(
         found = []
     else:
         found = [*_call(question, machine), *_links(machine, crossed)]
-        whole = question.op == "barrier" or any(told.key.endswith(".bus_bandwidth") for told in found)
+        whole = question.op == "barrier" or any(number.key.endswith(".bus_bandwidth") for number in found)
         if form.moves != "collective" or not whole:
             name, library = machine.backend(question.backend)
             found += _table(f"backends.{name}.message", library.message) + _table(
@@ -229,16 +236,17 @@ def numbers_behind(
             )
             routes = [machine.route(i, j, question.backend) for i, j in _pairs(question, machine.ranks)]
             found += _links(machine, [link for route in routes for link in route.links])
-    return list({told.key: told for told in found}.values())
+    return list({number.key: number for number in found}.values())
 
 
 def weakest(numbers: Sequence[Told]) -> Source | None:
-    """The least trustworthy source of the numbers behind a price."""
-    return max((told.source for told in numbers), key=SOURCES.index, default=None)
+    """Return the least trustworthy source of the numbers that a price depends on."""
+    return max((number.source for number in numbers), key=SOURCES.index, default=None)
 
 
 def _curves(primitive: Primitive, sizes: Mapping[str, int], machine: Machine, at_once: Sequence[int]) -> list[Told]:
-    """The curve that prices the work on each kind of device. Nobody has measured how far a stand-in is off."""
+    """The curve that prices the work on each kind of device. The spread of a stand-in is None, as it was never
+    measured."""
     found = []
     for rank, kind in enumerate(machine.types):
         key = f"devices.{kind}.curves.{primitive.name}"
@@ -250,9 +258,9 @@ def _curves(primitive: Primitive, sizes: Mapping[str, int], machine: Machine, at
             continue
         threads = machine.threads_per_rank[rank]
         curve = choose_level(machine.device(rank), kind, primitive.name, at_once[rank], threads).curve
-        # how far the curve is off, and how far one execution is from the mean of many
-        apart = [share for share in (curve.spread, curve.jitter, curve.drift) if share is not None]
-        spread = hypot(*apart) if apart else None
+        # the error of the curve, and the deviation of one execution from the mean of many
+        deviations = [share for share in (curve.spread, curve.jitter, curve.drift) if share is not None]
+        spread = hypot(*deviations) if deviations else None
         found.append(Told(f"{key} ({curve.concurrency} x {curve.threads})", curve.source, spread))
     return found
 
@@ -264,11 +272,11 @@ def _links(machine: Machine, positions: Sequence[int]) -> list[Told]:
     kinds = {edge["link"]: names[id(edge["type"])] for _, _, edge in network.graph.edges(data=True)}
     kinds |= {position: names[id(link)] for position, link in network.loops.values()}
     used = dict.fromkeys(kinds[position] for position in positions)
-    return [told for name in used for told in _table(f"links.{name}", described[name])]
+    return [number for name in used for number in _table(f"links.{name}", described[name])]
 
 
 def _call(question: Question, machine: Machine) -> list[Told]:
-    """Numbers of the entry that prices a call of the whole group; a send has none."""
+    """Numbers of the profile entry that prices a call of the whole group; empty for a send."""
     if question.form.moves == "send":
         return []
     library, _ = machine.backend(question.backend)
@@ -277,13 +285,13 @@ def _call(question: Question, machine: Machine) -> list[Told]:
     key = f"backends.{library}.{question.op}"
     if entry.spread_by_size(exact) is None:
         return _table(key, entry)
-    # the spread at the size asked for, instead of those of a whole regime
-    here = Told(f"{key}.{'own' if exact else 'carried'}_spread", entry.floor.source, entry.spread_at(nbytes, exact))
-    return [*(told._replace(spread=None) for told in _table(key, entry)), here]
+    # the spread at the requested size, instead of those of a whole regime
+    at_size = Told(f"{key}.{'own' if exact else 'carried'}_spread", entry.floor.source, entry.spread_at(nbytes, exact))
+    return [*(number._replace(spread=None) for number in _table(key, entry)), at_size]
 
 
 def _pairs(question: Question, ranks: int) -> list[tuple[int, int]]:
-    """Senders and receivers; of a collective those of a ring, whose hops are like those of every algorithm."""
+    """(sender, receiver) pairs of the op. For a collective: those of a ring, whose hops all algorithms use."""
     if question.form.moves == "send":
         return [(question.sizes["from"], question.sizes["to"])]
     if question.form.moves == "collective":

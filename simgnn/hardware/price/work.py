@@ -1,6 +1,6 @@
-"""Seconds of work on a device: features of the work, the curve that prices them, and when a price is extrapolated.
+"""Prices of device work: features of the work, the curve that prices them, and whether the price is extrapolated.
 
-The rows of :data:`simgnn.hardware.primitives.PRIMITIVES` define the features.
+:data:`simgnn.hardware.primitives.PRIMITIVES` defines the features of each primitive.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,14 +19,14 @@ from simgnn.hardware.profile.quantities import Source
 from simgnn.spelling import nearest
 
 RANGE_SLACK = 1e-6
-"""Relative distance by which a size may miss the measured range unflagged: rounding of written numbers."""
+"""Relative tolerance at the ends of a measured range, for numbers that were rounded when they were written."""
 
 
 @dataclass(frozen=True)
 class Prices:
     """Prices of n pieces of work on one device: seconds float64 [n], extrapolated bool [n].
 
-    ``spread``: standard deviation as a share (None: not measured).
+    ``spread``: relative standard deviation (None: not measured).
     """
 
     seconds: FloatArray
@@ -36,7 +36,7 @@ class Prices:
 
 
 class Level(NamedTuple):
-    """The curve that prices work, the factor on its times, and whether it was measured at exactly this concurrency."""
+    """The curve that prices work, a factor on its times, and whether it was measured at exactly this concurrency."""
 
     curve: Curve
     factor: float
@@ -49,11 +49,11 @@ def features(
     locality: ArrayLike | None = None,
     caches: Mapping[str, float] = MappingProxyType({}),
 ) -> dict[str, FloatArray]:
-    """All features of n pieces of work, each float64 [n].
+    """Compute all features of n pieces of work, each float64 [n].
 
-    ``sizes``: number or array [n] each; ``item_bytes`` defaults to 4. ``locality``: cumulative reuse profile [bins] or
-    [n, bins] (``simgnn.graph.locality``). Without it sources are read uniformly at random, and the first read of each
-    is a miss. ``caches``: bytes of each cache that one rank has. Raises :class:`HardwareError` for an unknown
+    ``sizes``: a number or an array [n] each; ``item_bytes`` defaults to 4. ``locality``: cumulative reuse profile
+    [bins] or [n, bins] (``simgnn.graph.locality``); None: sources are read uniformly at random, and the first read of
+    each is a miss. ``caches``: bytes of each cache that one rank has. Raises :class:`HardwareError` for an unknown
     primitive or a missing size.
     """
     if primitive not in PRIMITIVES:
@@ -67,7 +67,7 @@ def features(
         result = {name: _long(value, count) for name, value in row.features(arrays).items()}
     except KeyError as error:
         raise HardwareError(
-            f"work of primitive '{primitive}' lacks the size '{error.args[0]}'; got: {', '.join(sorted(sizes))}"
+            f"primitive '{primitive}': the size '{error.args[0]}' is missing; got only: {', '.join(sorted(sizes))}"
         ) from None
     result["call"] = np.ones(count)
     for cache, size in caches.items():
@@ -86,9 +86,9 @@ def _long(value: FloatArray, count: int) -> FloatArray:
 
 
 def _hit_share(capacity_rows: FloatArray, sizes: Sizes, locality: ArrayLike | None) -> FloatArray:
-    """Share of the edges [n] whose source row is still among the ``capacity_rows`` [n] rows that were read last.
+    """Fraction of the edges [n] whose source row is still among the ``capacity_rows`` [n] most recently read rows.
 
-    Between the profile's powers of two the share grows linearly with the logarithm of the capacity.
+    Between the powers of two of the reuse profile, it is interpolated linearly in the logarithm of the capacity.
     """
     if locality is None:
         edges = np.maximum(sizes["edges"] if "edges" in sizes else sizes["nonzeros"], 1.0)
@@ -107,7 +107,8 @@ def _hit_share(capacity_rows: FloatArray, sizes: Sizes, locality: ArrayLike | No
 
 
 def flops_and_bytes(primitive: str, sizes: Mapping[str, ArrayLike]) -> tuple[FloatArray, FloatArray]:
-    """Flops, and bytes to and from memory, of pieces of work, each [n]. Every gathered row is read from memory."""
+    """Count the flops of n pieces of work and the bytes that they read from and write to memory, each [n]. Every
+    gathered row is read from memory."""
     found = features(primitive, sizes)
     names = ("bytes",) if "bytes" in found else ("gathered_bytes", "written_bytes", "index_bytes")
     touched = sum((found[name] for name in names if name in found), np.zeros(1))
@@ -121,19 +122,20 @@ def flops_and_bytes(primitive: str, sizes: Mapping[str, ArrayLike]) -> tuple[Flo
 
 
 def choose_level(device: Device, name: str, primitive: str, concurrency: int, threads: int) -> Level:
-    """The curve of a primitive for ``concurrency`` ranks at once, each with ``threads`` threads.
+    """Return the curve of a primitive for ``concurrency`` ranks at once, each with ``threads`` threads.
 
-    This is the exact level, or else the nearest concurrency among those with the nearest thread count (both by ratio;
-    of two equally near the more concurrent one). Its times are then multiplied by how many times fewer cores a rank
-    has (on a GPU: by how many times more ranks share it). Raises :class:`HardwareError` when there is no curve at all.
+    If no curve was measured at this level, the nearest is used: first by thread count, then by concurrency (both by
+    ratio; of two equally near, the larger concurrency). Its times are multiplied by the ratio of the cores per rank
+    there to those here (on a GPU: of the fractions of the GPU). Raises :class:`HardwareError` when the device has no
+    curve of the primitive.
     """
     curves = device.curves_of(primitive)
     if not curves:
         known = ", ".join(dict.fromkeys(curve.primitive for curve in device.curves)) or "none"
         hint = "" if primitive in PRIMITIVES else nearest(primitive, PRIMITIVES)
         raise HardwareError(
-            f"devices.{name}.curves: the device has no curve of '{primitive}'{hint}, so this work has no price; "
-            f"it has: {known}; measure one with `simgnn calibrate` or add [[devices.{name}.curves]]"
+            f"devices.{name}.curves: the device has no curve of '{primitive}'{hint}, so this work has no price. "
+            f"It has: {known}. Measure one with `simgnn calibrate`, or add [[devices.{name}.curves]]."
         )
 
     def distance(curve: Curve) -> tuple[float, float, int]:
@@ -141,7 +143,7 @@ def choose_level(device: Device, name: str, primitive: str, concurrency: int, th
         return round(apart[0], 9), round(apart[1], 9), -curve.concurrency
 
     def share(concurrency: int, threads: int) -> float:
-        """Cores (of a GPU: its fraction) that one rank has."""
+        """Cores that one rank has, or the fraction of a GPU."""
         if device.cores is None:
             return 1.0 / concurrency
         return min(float(threads), device.cores.value / concurrency)
@@ -153,7 +155,8 @@ def choose_level(device: Device, name: str, primitive: str, concurrency: int, th
 
 
 def stand_in_of(device: Device, primitive: str) -> Callable[[Sizes], tuple[StandIn, ...]] | None:
-    """The function that gives the work priced in the place of a primitive that the device has no curve of, if any."""
+    """Return the function that replaces work by other work where the device has no curve of the primitive; else
+    None."""
     row = PRIMITIVES.get(primitive)
     return None if row is None or device.curves_of(primitive) else row.stand_in
 
@@ -167,10 +170,10 @@ def price_work(
     concurrency: int,
     threads: int,
 ) -> Prices:
-    """Seconds of n pieces of work on one device; ``sizes`` and ``locality`` as in :func:`features`.
+    """Return the seconds of n pieces of work on one device. ``sizes`` and ``locality`` are as in :func:`features`.
 
-    Work of no size still costs a call. A price is ``extrapolated`` at a level that was not measured, outside a measured
-    range, where cache misses have no locality profile, and where other work stands in (its source is then "assumed").
+    Work of size zero still costs a call. A price is ``extrapolated`` at a concurrency that was not measured, outside a
+    measured range, where cache misses have no locality profile, and where stand-in work is priced (source "assumed").
     """
     stand_in = stand_in_of(device, primitive)
     if stand_in is not None:
@@ -191,7 +194,7 @@ def price_work(
 
 
 def within_range(curve: Curve, found: Mapping[str, FloatArray], sizes: Mapping[str, ArrayLike]) -> NDArray[np.bool_]:
-    """Which pieces of work [n], with these features and sizes, the curve was measured for."""
+    """Return which pieces of work [n], with these features and sizes, are within the measured ranges of the curve."""
     inside = np.ones(len(found["call"]), dtype=bool)
     for name, (low, high) in curve.range.items():
         value = found[name] if name in found else sizes.get(name)

@@ -1,1 +1,1 @@
-"""The file that describes a machine: its tables, the library of profiles, and checks."""
+"""Hardware profiles: the tables of a profile file, where profile files are found, and checks."""

@@ -1,4 +1,4 @@
-"""What a profile must hold so that training can be priced on its machine."""
+"""Checks that a hardware profile holds everything that a simulation of training needs."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -10,21 +10,23 @@ from simgnn.hardware.topology.routes import lay_out
 from simgnn.hardware.topology.topology import expand_edges
 
 TRAINING_PRIMITIVES = tuple(name for name, row in PRIMITIVES.items() if not row.optional and row.stand_in is None)
-"""Primitives of full-graph training. Programs that need another one without a curve have no price, or a stand-in's."""
+"""Primitives that full-graph training needs. Work of another primitive without a curve has no price, or that of a
+stand-in."""
 TRAINING_COLLECTIVES = ("allreduce", "exchange")
 
 
 def price_problems(profile: Profile) -> list[str]:
-    """What a simulation of training would miss: curves of devices, links among ranks, collectives of a backend."""
+    """List what a profile lacks for a simulation of training: curves of devices, links among ranks, collectives of a
+    backend."""
     used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
     curves = {name: {curve.primitive for curve in device.curves} for name, device in profile.devices.items()}
     problems = _missing_curves({name: present for name, present in curves.items() if name in used})
     network = lay_out(profile)
-    # where one rank measured alone nobody knows how two talk, so pricing messages raises an error
+    # without a measurement with two ranks the speed between ranks is unknown, so pricing messages raises an error
     if not profile.calibrated or len(profile.topology.host_names()) == 1:
         looped = {one for one, other, _, _ in expand_edges(profile.topology) if one == other}
         problems += [
-            f"topology: '{name}' has no link to itself, so ranks on it cannot talk; expected an edge between it and "
+            f"topology: '{name}' has no link to itself, so ranks on it cannot communicate; add an edge between it and "
             "itself"
             for name, kind in network.kinds.items()
             if kind.startswith("device:") and profile.devices[kind.partition(":")[2]].kind == "cpu"
@@ -38,9 +40,13 @@ def price_problems(profile: Profile) -> list[str]:
     for name, backend in profile.backends.items():
         gpus = any(profile.devices[kind].kind == "gpu" for kind in used)
         if gpus and str(name) == "gloo" and backend.memory != "host":
-            problems.append(f"backends.{name}.memory: got '{backend.memory}', expected 'host': Gloo sends from there")
+            problems.append(
+                f"backends.{name}.memory: got '{backend.memory}', expected 'host': Gloo sends from host memory"
+            )
         if backend.memory == "host" and backend.ports is None and backend.message.bandwidth is None:
-            problems.append(f"backends.{name}: expected ports or message.bandwidth: inside a memory no link limits it")
+            problems.append(
+                f"backends.{name}: missing ports or message.bandwidth, as no link limits messages inside one memory"
+            )
     backends = {
         str(name): [(c.kind, c.scope) for c in backend.collectives] for name, backend in profile.backends.items()
     }
@@ -49,7 +55,8 @@ def price_problems(profile: Profile) -> list[str]:
 
 
 def table_price_problems(table: Mapping[str, Any]) -> list[str]:
-    """The same problems, found in a table that is no profile yet, so that all are reported at once."""
+    """Find the problems of :func:`price_problems` in a table that is not a valid profile, to report them with all
+    others."""
     hosts = _mapping(_mapping(table.get("topology")).get("hosts"))
     placed = [entry.get("type") for host in hosts.values() for entry in _tables(host, "devices")]
     problems = _missing_curves(
@@ -73,13 +80,13 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _tables(value: object, key: str) -> list[Mapping[str, Any]]:
-    """The list of tables under a key, as far as it is one."""
+    """Entries of the list under ``key`` that are tables; empty if there is no list."""
     entries = _mapping(value).get(key)
     return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
 
 
 def _missing_curves(devices: Mapping[str, Collection[Any]]) -> list[str]:
-    """``devices``: name -> primitives that it has curves of."""
+    """Report missing curves of devices, given as name -> primitives that have a curve."""
     return [
         f"devices.{name}.curves: no curve of '{primitive}'"
         for name, present in devices.items()
@@ -89,7 +96,8 @@ def _missing_curves(devices: Mapping[str, Collection[Any]]) -> list[str]:
 
 
 def _missing_collectives(backends: Mapping[str, Sequence[tuple[Any, Any]]], across: bool, inside: bool) -> list[str]:
-    """``backends``: (kind, scope) of each collective; ``across``, ``inside``: groups that the machine can have."""
+    """Report missing collectives of backends, given as name -> (kind, scope) of each collective. ``across``,
+    ``inside``: whether the machine can have groups across hosts, or inside a host."""
     if not backends:
         return ["backends: none; expected [backends.gloo] or [backends.nccl]"]
     problems = []

@@ -1,4 +1,5 @@
-"""Kinds of links: their rates, latencies and loads."""
+"""Communication tables of a profile: kinds of links, and what libraries (Gloo, NCCL) add to messages and
+collectives."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ LinkKind = Literal["pcie", "nvlink", "infiniband", "ethernet", "shared-memory", 
 
 
 class Queue(Strict):
-    """While ``messages`` at once fill a link in one direction, ``size`` bytes of them wait in front of it."""
+    """A queue in front of a link: with ``messages`` at once in one direction, ``size`` bytes of them wait there."""
 
     messages: Annotated[StrictInt, Field(ge=1)]
     size: BytesOrNone
@@ -38,9 +39,8 @@ class Load(Strict):
     """How a link delays other messages while some fill it (bulk transfers over TCP), as measured.
 
     ``queues``: bytes that wait in front of the link, linear between two numbers of messages, constant beyond the last.
-    ``processor``: seconds of a core that a byte costs at each of the link's two ends (None: not measured, taken as
-    none). ``spread``: the largest standard deviation of these numbers from repeat to repeat, as a share (None:
-    unknown).
+    ``processor``: CPU core seconds per byte at each of the two ends of the link (None: not measured, counted as zero).
+    ``spread``: the largest relative standard deviation of these numbers between repeats (None: unknown).
     """
 
     source: Source
@@ -52,11 +52,11 @@ class Load(Strict):
     @model_validator(mode="after")
     def _ascending(self) -> Self:
         if any(later.messages <= earlier.messages for earlier, later in pairwise(self.queues)):
-            raise ValueError("queues: expected numbers of messages that ascend, none twice")
+            raise ValueError("queues: expected strictly ascending numbers of messages")
         return self
 
     def queued_bytes(self, messages: float) -> float:
-        """Bytes that wait in front of the link while so many messages fill it."""
+        """Return the bytes that wait in front of the link while this number of messages fills it."""
         before, size = 0.0, 0.0
         for queue in self.queues:
             if messages <= queue.messages:
@@ -66,13 +66,13 @@ class Load(Strict):
 
 
 class LinkType(Strict):
-    """A link: ``bandwidth`` in each direction (half duplex: of both together), ``latency`` to cross it.
+    """A kind of link: ``bandwidth`` of each direction (half duplex: of both together), ``latency`` to cross it.
 
-    ``message_bandwidth``: the highest rate of one message (None: the bandwidth). ``efficiency``: the share of it that a
-    message of a given size reaches. ``burst``: bytes that pass at once after a pause in which they saved up at the
-    link's rate (a token bucket; None: none). It is rejected on links of nodes where messages of any device go as copies
-    through host memory. ``load``: how it delays others while messages fill it (None: not measured; they only share
-    its bandwidth).
+    ``message_bandwidth``: the highest rate of one message (None: the bandwidth). ``efficiency``: the fraction of that
+    rate by message size. ``burst``: bytes that pass at once after a pause, in which they accumulate at the rate of the
+    link (a token bucket; None: none). Bursts are rejected on links of nodes where messages of any device are copied
+    through host memory. ``load``: how messages that fill the link delay others (None: not measured; they only share its
+    bandwidth).
     """
 
     kind: LinkKind
@@ -86,12 +86,12 @@ class LinkType(Strict):
 
     @property
     def rates(self) -> tuple[Bandwidth, ...]:
-        """The numbers that limit one message."""
+        """The bandwidths that limit one message."""
         return (self.bandwidth,) if self.message_bandwidth is None else (self.bandwidth, self.message_bandwidth)
 
     def message_rate(self, nbytes: float) -> float:
-        """Bytes per second that one message of this size reaches on the link alone, after a pause; infinite for one
-        that passes at once."""
+        """Return the bytes per second of one message of this size alone on the link after a pause; infinite if it
+        passes as a burst."""
         rate = min(limit.value for limit in self.rates)
         if self.efficiency is not None:
             rate *= self.efficiency.at(nbytes)
@@ -107,7 +107,7 @@ Ranks = Annotated[StrictInt, Field(ge=1)]
 
 
 class Message(Strict):
-    """What the library adds to each message: ``floor`` seconds before its bytes flow, and its own limits of rate."""
+    """Costs that the library adds to each message: ``floor`` seconds before the bytes flow, and limits of the rate."""
 
     floor: Duration
     bandwidth: Bandwidth | None = None
@@ -115,21 +115,22 @@ class Message(Strict):
 
 
 class Ports(Strict):
-    """The highest rate at which one rank sends and receives over all its messages together (its threads, copies)."""
+    """The highest rates at which one rank sends and receives over all its messages together (limited by the threads and
+    copies of the library)."""
 
     send: Bandwidth
     receive: Bandwidth
 
 
 class Step(Strict):
-    """From ``size`` bytes on, ``share`` holds, up to the next step."""
+    """One step of a step function over size: ``share`` is valid from ``size`` bytes up to the next step."""
 
     size: BytesOrNone
     share: Factor
 
 
 class SpreadStep(Step):
-    """A :class:`Step` of a spread."""
+    """A :class:`Step` whose value is a relative standard deviation."""
 
     share: Spread
 
@@ -139,28 +140,28 @@ Spreads = Annotated[tuple[SpreadStep, ...], Field(min_length=1)]
 
 def _check_ascending(name: str, steps: Sequence[Step]) -> None:
     if any(later.size <= earlier.size for earlier, later in pairwise(steps)):
-        raise ValueError(f"{name}: expected sizes that ascend, none twice")
+        raise ValueError(f"{name}: expected strictly ascending sizes")
 
 
 class Collective(Strict):
     """One collective: floor + hops x hop + bytes moved / bus bandwidth x (1 + fill / steps) x residual(bytes) seconds.
 
-    ``floor`` is paid once a call, ``hop`` once a step of the algorithm (None: the latency of the longest hop).
-    ``bus_bandwidth`` counts the bytes that each flow carries: 2(P-1)/P of the buffer for an all-reduce round a ring (as
-    the NCCL tests count), all of it along each edge of a tree or in a broadcast, (P-1) rows of ranks in an all-gather
-    (None: what the links give). ``scope``: groups inside one host, across hosts, or any. ``ranks``: measured group
-    sizes. An ``exchange`` has a floor a call and a hop for each peer; its bytes are messages. In a ``binomial``
-    broadcast (Gloo's) each rank forwards only the whole buffer, and leaves when its own part is done.
+    ``floor`` is paid once per call, ``hop`` once per step of the algorithm (None: the latency of the longest hop).
+    ``bus_bandwidth`` counts the bytes of each flow: 2(P-1)/P of the buffer for an all-reduce on a ring (as the NCCL
+    tests count), the whole buffer along each edge of a tree or in a broadcast, P-1 times the part of one rank in an
+    all-gather (None: the links limit it). ``scope``: groups inside one host, across hosts, or any. ``ranks``: measured
+    group sizes. An ``exchange`` has a floor per call and a hop per peer; its bytes are priced as messages. In a
+    ``binomial`` broadcast (of Gloo) each rank forwards only whole buffers, and leaves when its own part is done.
 
-    ``chunk``: bytes of each rank's share (buffer / P) that go round a ring at once. More bytes need further rounds, and
-    every round pays its steps and the first sending (None: one round, its steps only). ``ranks_per_rail``: the
-    bandwidth is that of one rail (a network card), which so many ranks of a host share (None: no rails). ``inside``:
-    bandwidth of what all rails of a host share, which the bytes also cross (None: it costs no time). ``fill``: the part
-    of a step by which a pass is longer than its steps (None: none). ``sizes``: the regime of the buffer's bytes [from,
-    to) that this entry is for, such as those of one ``protocol`` of NCCL. ``per``: the residual counts bytes of the
-    buffer, or bytes that one rail moves with fill, which carries over to other group sizes. ``own_spread``,
-    ``carried_spread``: the spread at ``ranks`` and at other group sizes, by size of the buffer (None: for ``ranks``
-    that of the numbers; for others unknown).
+    ``chunk``: bytes of the part of one rank (buffer / P) that go round a ring at once. More bytes need further rounds,
+    and every round pays its steps and the first sending (None: one round, only its steps). ``ranks_per_rail``: the
+    bandwidth is that of one rail (network card), which this number of ranks of a host share (None: no rails).
+    ``inside``: bandwidth of what all rails of a host share, which the bytes also cross (None: no cost). ``fill``:
+    pipeline fill, as a fraction of a step (None: none). ``sizes``: the range of buffer bytes [from, to) of this entry,
+    such as that of one ``protocol`` of NCCL. ``per``: whether the residual depends on the bytes of the buffer, or on
+    the bytes that one rail moves with fill, which are comparable between group sizes. ``own_spread``,
+    ``carried_spread``: spread by buffer size at ``ranks`` and at other group sizes (None: at ``ranks`` that of the
+    numbers, elsewhere unknown).
     """
 
     kind: CollectiveKind
@@ -185,44 +186,47 @@ class Collective(Strict):
     def _sensible(self) -> Self:
         if (self.kind == "exchange") != (self.algorithm == "pairwise"):
             raise ValueError(
-                "algorithm: 'pairwise' belongs to 'exchange' and to nothing else; expected 'ring' or 'tree'"
+                "algorithm: 'pairwise' and kind 'exchange' require each other; otherwise use 'ring' or 'tree'"
             )
         if self.algorithm == "binomial" and self.kind != "broadcast":
-            raise ValueError(f"algorithm: 'binomial' is one of broadcasts; got {self.kind}, expected 'ring' or 'tree'")
+            raise ValueError(
+                f"algorithm: 'binomial' is only for broadcasts; got kind '{self.kind}', expected 'ring' or 'tree'"
+            )
         if self.kind in ("exchange", "barrier"):
             if self.bus_bandwidth or self.residual:
                 raise ValueError(
-                    f"bus_bandwidth and residual: a {self.kind} has none; its bytes are priced as messages"
+                    f"bus_bandwidth and residual: not allowed for '{self.kind}', whose bytes are priced as messages"
                 )
             if self.own_spread or self.carried_spread:
                 raise ValueError(
-                    f"own_spread and carried_spread: '{self.kind}' has none, as its call has no size; expected the "
+                    f"own_spread and carried_spread: not allowed for '{self.kind}', whose call has no size; state the "
                     "spread of floor and hop"
                 )
         if self.sizes is not None and not self.sizes[0] < self.sizes[1]:
-            raise ValueError("sizes: expected the smaller first, and two that differ")
+            raise ValueError("sizes: expected two different sizes, the smaller first")
         _check_ascending("own_spread", self.own_spread or ())
         _check_ascending("carried_spread", self.carried_spread or ())
         return self
 
     def spread_by_size(self, exact: bool) -> Spreads | None:
-        """The spread of calls by size, at a group size of ``ranks`` (``exact``) or at another."""
+        """Return the spread of calls by size, at a group size in ``ranks`` (``exact``) or at another."""
         return self.own_spread if exact else self.carried_spread
 
     def spread_at(self, nbytes: float, exact: bool) -> float | None:
-        """The spread of a call of ``nbytes``; sizes below the first step have its spread. None: unknown."""
+        """Return the spread of a call of ``nbytes`` (None: unknown). Sizes below the first step have its spread."""
         steps = self.spread_by_size(exact)
         if steps is None:
             return self.bus_bandwidth.spread if exact and self.bus_bandwidth is not None else None
-        held = [step for step in steps if step.size <= nbytes]
-        return (held[-1] if held else steps[0]).share
+        reached = [step for step in steps if step.size <= nbytes]
+        return (reached[-1] if reached else steps[0]).share
 
 
 class Choice(Strict):
-    """How a library picks the algorithm of an all-reduce: the one that it expects to pass more of the buffer a second.
+    """How a library chooses the algorithm of an all-reduce: the one with the higher expected rate.
 
-    With bandwidth b it expects b x P / 2(P-1) from a ring, and b x ``tree_over_ring`` x the share of the buffer's size
-    from a tree. Below the first of the ``shares`` it takes the ring. Its expectations may be wrong.
+    With bandwidth b, the expected rate of a ring is b x P / 2(P-1), and that of a tree is b x ``tree_over_ring`` x the
+    share at the buffer size. Below the first of the ``shares`` a ring is used. The expectations of the library may be
+    wrong.
     """
 
     scope: Literal["host", "cluster"]
@@ -237,7 +241,7 @@ class Choice(Strict):
         return self
 
     def algorithm(self, ranks: int, nbytes: float) -> Algorithm:
-        """The algorithm for a group and a buffer of these sizes."""
+        """Return the algorithm for a group of this number of ranks and a buffer of this size."""
         share = max((step for step in self.shares if step.size <= nbytes), key=lambda step: step.size, default=None)
         if ranks < 2 or share is None:
             return "ring"
@@ -245,14 +249,15 @@ class Choice(Strict):
 
 
 class Backend(Strict):
-    """A communication library as measured: its collectives, which algorithm it takes (``choices``, one a scope), and
-    what it adds to messages.
+    """A communication library as measured: costs of messages and collectives, and how it chooses algorithms
+    (``choices``, one per scope).
 
-    A kind and scope may have entries of several rank counts, of several regimes of sizes, and of several algorithms
-    that a choice tells apart. Two entries that fit the same call are rejected: no order in a file decides a price.
+    A kind and scope may have entries for several rank counts, several ranges of sizes, and several algorithms that a
+    choice distinguishes. Two entries that fit the same call are rejected, so that prices do not depend on the order in
+    a file.
 
-    ``memory``: where what it sends and receives must lie. With "host" (Gloo's only way) the ranks of GPUs copy to their
-    host's memory before a call and back after it.
+    ``memory``: where buffers must be for sending and receiving. With "host" (always for Gloo), ranks on GPUs copy to
+    host memory before a call and back after it.
     """
 
     message: Message
@@ -265,7 +270,7 @@ class Backend(Strict):
     @classmethod
     def _is_list(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):
-            raise ValueError("expected tables, each headed [[backends.NAME.collectives]]")
+            raise ValueError("expected a list of tables, each headed [[backends.NAME.collectives]]")
         return value
 
     @model_validator(mode="after")
@@ -277,10 +282,12 @@ class Backend(Strict):
 
 
 def _undecided(collectives: Sequence[Collective], choices: Sequence[Choice]) -> list[str]:
-    """Pairs of entries that :func:`simgnn.hardware.price.collectives.choose_collective` has no rule to tell apart, and
-    scopes of several choices, in sentences."""
+    """Describe pairs of entries that no rule of :func:`simgnn.hardware.price.collectives.choose_collective`
+    distinguishes, and scopes with several choices."""
     scopes = Counter(choice.scope for choice in choices)
-    faults = [f"choices: {times} for scope '{scope}'; expected one" for scope, times in scopes.items() if times > 1]
+    faults = [
+        f"choices: {times} entries for scope '{scope}'; expected one" for scope, times in scopes.items() if times > 1
+    ]
     own = {(entry.kind, entry.scope) for entry in collectives}
     for (first, one), (second, other) in combinations(enumerate(collectives), 2):
         sizes = _sizes_of_both(one, other)
@@ -291,22 +298,22 @@ def _undecided(collectives: Sequence[Collective], choices: Sequence[Choice]) -> 
         differ = one.kind == "allreduce" and one.algorithm != other.algorithm
         if all(differ and scope in scopes for scope in asked):
             continue
-        ways = " and ".join(dict.fromkeys((one.algorithm, other.algorithm)))
+        algorithms = " and ".join(dict.fromkeys((one.algorithm, other.algorithm)))
         shared = ", ".join(map(str, sorted({*(one.ranks or ())} & {*(other.ranks or ())})))
         ranks = f"{shared} ranks" if shared else "any rank count"
         regime = "" if sizes == (0.0, inf) else f", sizes from {format_quantity(sizes[0], 'bytes')}"
         regime += "" if sizes[1] == inf else f" to {format_quantity(sizes[1], 'bytes')}"
-        remedy = ", or choices of each scope" if differ else ""
+        remedy = ", or a choice for each scope" if differ else ""
         faults.append(
-            f"collectives: {first} and {second} both tell {one.kind} (scope '{one.scope}', {ways}) of {ranks}{regime}; "
-            f"expected one{remedy}"
+            f"collectives: {first} and {second} both describe {one.kind} (scope '{one.scope}', {algorithms}) of "
+            f"{ranks}{regime}; expected one{remedy}"
         )
     return faults
 
 
 def _sizes_of_both(one: Collective, other: Collective) -> tuple[float, float] | None:
-    """Sizes that two entries are both for, where no rank count tells them apart: both are for any, or each was measured
-    at as many, of them one at both. None: there are none."""
+    """Range of sizes for which two entries compete because rank counts do not distinguish them: both are for any rank
+    count, or both have the same number of counts and share one. None: they do not compete."""
     mine, theirs = set(one.ranks or ()), set(other.ranks or ())
     if len(mine) != len(theirs) or (mine and not mine & theirs):
         return None

@@ -1,4 +1,4 @@
-"""Devices of a profile: what they hold and how long each primitive takes on them."""
+"""Devices of a profile: memory, cores, caches, power, and the curves that give the time of each primitive."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -25,13 +25,14 @@ Count = Annotated[StrictInt, Field(ge=1)]
 
 
 class Cache(Strict):
-    """A data cache. ``shared_by``: cores that use one instance; None: one instance for the whole device."""
+    """A data cache. ``shared_by``: the cores that share one instance; None: the device has a single instance."""
 
     size: Size
     shared_by: CoreCount | None = None
 
     def bytes_each(self, cores: float | None, concurrency: float) -> float:
-        """Bytes that one of ``concurrency`` ranks has, spread evenly over the device's ``cores``, so over instances."""
+        """Return the cache bytes of one of ``concurrency`` ranks that are spread evenly over the ``cores`` of the
+        device, and so over the instances of the cache."""
         if cores is None or self.shared_by is None:
             return self.size.value / max(concurrency, 1.0)
         instances = max(cores / self.shared_by.value, 1.0)
@@ -39,13 +40,12 @@ class Cache(Strict):
 
 
 class Curve(Strict):
-    """Seconds of one primitive at one concurrency: ``sum of cost x feature`` (:mod:`simgnn.hardware.price.work`).
+    """Time of one primitive at one concurrency: ``sum of cost x feature`` (:mod:`simgnn.hardware.price.work`).
 
-    ``concurrency``: how many ranks worked on the device at once, each with ``threads`` threads. ``costs`` are seconds
-    for each unit of a feature. ``range``: the smallest and the largest measured value of sizes or features, outside
-    which a price is flagged. ``spread``: standard deviation of measured over predicted time. ``jitter`` and ``drift``
-    are standard deviations from repeat to repeat, as shares of an op's time: of one rank by itself, and of all ranks
-    together (None: not measured).
+    ``concurrency``: ranks that worked on the device at once, each with ``threads`` threads. ``costs``: seconds per unit
+    of each feature. ``range``: the smallest and largest measured value of sizes or features; prices outside are flagged
+    as extrapolated. ``spread``: standard deviation of measured over predicted time. ``jitter`` and ``drift``: standard
+    deviation between repeats, relative to the time, of one rank alone and of all ranks together (None: not measured).
     """
 
     primitive: StrictStr
@@ -79,14 +79,16 @@ class Curve(Strict):
             base, slash, _ = name.partition("/")
             if name not in row.plain and not (slash and base in row.per_cache):
                 choices = [*row.plain, *(f"{entry}/<cache>" for entry in row.per_cache)]
-                faults.append(f"{name}: no feature of {row.name}{nearest(name, choices)}; known: {', '.join(choices)}")
+                faults.append(
+                    f"{name}: not a feature of {row.name}{nearest(name, choices)}; known: {', '.join(choices)}"
+                )
                 continue
             try:
                 costs[name] = read_number(text, cost_of(unit_of(name)))
             except ValueError as error:
                 faults.append(f"{name}: {error}")
         if not faults and not any(costs.values()):
-            faults.append("all costs are zero, expected at least one that is not")
+            faults.append("all costs are zero, expected at least one above zero")
         if faults:
             raise ValueError("; ".join(faults))
         return costs
@@ -104,7 +106,7 @@ class Curve(Strict):
                 choices = [*SIZES, *feature_names(primitive)]
                 faults.append(f"{name}: neither a size nor a feature of {primitive}{nearest(name, choices)}")
             elif not isinstance(ends, list | tuple) or len(ends) != 2:
-                faults.append(f"{name}: expected the smallest and the largest, such as ['16 {dimension}', ...]")
+                faults.append(f"{name}: expected the smallest and the largest value, such as ['16 {dimension}', ...]")
             else:
                 try:
                     low, high = (read_number(end, dimension) for end in ends)
@@ -112,7 +114,7 @@ class Curve(Strict):
                     faults.append(f"{name}: {error}")
                     continue
                 if low > high:
-                    faults.append(f"{name}: got [{ends[0]}, {ends[1]}], expected the smaller first")
+                    faults.append(f"{name}: got [{ends[0]}, {ends[1]}], expected the smaller value first")
                 ranges[name] = (low, high)
         if faults:
             raise ValueError("; ".join(faults))
@@ -123,7 +125,9 @@ class Curve(Strict):
         absent = [name for name in ("spread", "samples") if getattr(self, name) is None]
         absent += [] if self.range else ["range"]
         if self.source == "measured" and absent:
-            raise ValueError(f"source is 'measured' but {', '.join(absent)} is missing: a measurement has them")
+            raise ValueError(
+                f"source is 'measured', but {', '.join(absent)} is missing; a measured curve must state it"
+            )
         return self
 
     @field_serializer("costs")
@@ -136,7 +140,7 @@ class Curve(Strict):
 
     @property
     def caches(self) -> tuple[str, ...]:
-        """Names of the caches that costs or ranges name."""
+        """Names of the caches in the costs or ranges."""
         names = {name.partition("/")[2] for name in (*self.costs, *self.range)}
         return tuple(sorted(names - {""}))
 
@@ -153,7 +157,8 @@ class Curve(Strict):
         range: Mapping[str, tuple[float, float]] | None = None,
         **fields: int | str | None,
     ) -> Self:
-        """From SI numbers: seconds for each unit of a feature, sizes as they are; other ``fields`` as they stand."""
+        """Build a curve from SI numbers: costs in seconds per unit of a feature, ranges in plain sizes. Other
+        ``fields`` keep their values."""
         shares = {"spread": spread, "jitter": jitter, "drift": drift}
         table = {
             "primitive": primitive,
@@ -180,7 +185,7 @@ def _range_as_text(ranges: Mapping[str, tuple[float, float]], primitive: str) ->
 
 
 def range_dimension(name: str, primitive: str) -> str | None:
-    """Dimension in which the range of a size or a feature is written; None when the primitive has neither."""
+    """Return the unit family of a size or feature in ``range``; None if the primitive has neither."""
     if name in SIZES:
         return SIZES[name].dimension
     cache = name.partition("/")[2]
@@ -191,15 +196,16 @@ def range_dimension(name: str, primitive: str) -> str | None:
 
 def _primitive_of(info: ValidationInfo) -> str:
     if "primitive" not in info.data:
-        raise PydanticCustomError(UNREADABLE, "cannot be read before 'primitive' is right")
+        raise PydanticCustomError(UNREADABLE, "cannot be checked until 'primitive' is valid")
     return str(info.data["primitive"])
 
 
 class Device(Strict):
-    """One kind of device. ``peer_to_peer``: whether a GPU reaches another's memory without a copy through the host's.
+    """One kind of device. ``peer_to_peer``: whether a GPU reaches the memory of another GPU without a copy through the
+    host.
 
-    ``cores`` of a CPU are shared by all ranks of the host; a GPU has None. ``sockets`` of a CPU: how many this device
-    stands for, over which ranks roam. None: not stated, as for power.
+    ``cores``: CPU cores that all ranks of the host share; None for a GPU. ``sockets``: number of CPU sockets that this
+    device stands for; ranks may move between them. None: not stated, as for power.
     """
 
     kind: Literal["cpu", "gpu"]
@@ -222,19 +228,21 @@ class Device(Strict):
         if idle is not None and active is not None and idle.value > active.value:
             faults.append(
                 f"idle_power: got {format_quantity(idle.value, 'W')}, which is above active_power, "
-                f"{format_quantity(active.value, 'W')}; expected a device at work to draw no less than one that idles"
+                f"{format_quantity(active.value, 'W')}; expected at most active_power"
             )
         seen: set[tuple[str, int, int]] = set()
         for curve in self.curves:
             key = (curve.primitive, curve.concurrency, curve.threads)
             if key in seen:
-                faults.append(f"curves: two of {key[0]} for concurrency {key[1]} and {key[2]} threads; expected one")
+                faults.append(
+                    f"curves: two curves of {key[0]} for concurrency {key[1]} and {key[2]} threads; expected one"
+                )
             seen.add(key)
             for name in curve.caches:
                 if name not in self.caches:
                     known = ", ".join(self.caches) or "none"
                     faults.append(
-                        f"curves: {curve.primitive} counts misses of cache '{name}', which the device lacks"
+                        f"curves: {curve.primitive} counts misses of cache '{name}', which the device does not have"
                         f"{nearest(name, self.caches)}; its caches: {known}"
                     )
         if faults:
@@ -243,11 +251,11 @@ class Device(Strict):
 
     @property
     def staged(self) -> bool:
-        """Whether what it sends goes through its host's memory: it is a GPU that reaches no other's."""
+        """Whether messages of the device are copied through host memory: it is a GPU without peer-to-peer access."""
         return self.kind == "gpu" and not self.peer_to_peer
 
     def cache_shares(self, names: Iterable[str], concurrency: float) -> dict[str, float]:
-        """Bytes of each of these caches that one of ``concurrency`` ranks has."""
+        """Return the bytes of each named cache that one of ``concurrency`` ranks has."""
         cores = None if self.cores is None else self.cores.value
         return {name: self.caches[name].bytes_each(cores, concurrency) for name in names}
 

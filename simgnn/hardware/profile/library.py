@@ -1,4 +1,5 @@
-"""Where profiles lie: a path, then the folders of ``$SIMGNN_HWPROFILES``, then the ones shipped in ``hwprofiles``."""
+"""Find profile files: by path, in the folders of ``$SIMGNN_HWPROFILES``, then among the profiles shipped in
+``hwprofiles``."""
 
 import os
 from datetime import timedelta
@@ -11,29 +12,29 @@ from simgnn.spelling import nearest
 SUFFIX = ".toml"
 CACHE_NAME = "SIMGNN_CACHE"
 KEPT_FOR = timedelta(days=1)
-"""How long samples of an interrupted calibration are used. Later the machine may have changed."""
+"""How long the samples of an interrupted calibration are reused. After that the machine may have changed."""
 
 
 def shipped_folder() -> Path:
-    """The folder of the profiles that come with the package."""
+    """Return the folder of the profiles that are part of the package."""
     return Path(str(files("hwprofiles")))
 
 
 def calibration_path() -> Path:
-    """Where the last calibration of this machine is kept: ``$SIMGNN_CACHE`` (default ~/.cache/simgnn)/hardware.toml."""
+    """Return the file of the last calibration: ``$SIMGNN_CACHE`` (default ~/.cache/simgnn)/hardware.toml."""
     folder = Path(os.environ.get(CACHE_NAME) or "~/.cache/simgnn").expanduser()
     return folder / f"hardware{SUFFIX}"
 
 
 def known_profiles() -> dict[str, Path]:
-    """Every profile that has a name; the first folder that has a name wins."""
+    """Return the files of all named profiles. Earlier folders take precedence for equal names."""
     named = os.environ.get("SIMGNN_HWPROFILES", "").split(os.pathsep)
     folders = [*(Path(part).expanduser() for part in named if part), shipped_folder()]
     return {path.stem: path for folder in reversed(folders) for path in sorted(folder.glob(f"*{SUFFIX}"))}
 
 
 def find_profile(name: str) -> Path:
-    """The file of a profile that is given by path or by name, or a :class:`HardwareError` that lists the names."""
+    """Return the file of a profile by path or name. Raises :class:`HardwareError` that lists the known names."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -43,6 +44,6 @@ def find_profile(name: str) -> Path:
     if path.suffix == SUFFIX or os.sep in name:
         raise HardwareError(f"{name}: no such hardware profile; expected a file, or one of: {', '.join(sorted(known))}")
     raise HardwareError(
-        f"hardware.profile: got '{name}'{nearest(name, known)}; expected a file or one of: {', '.join(sorted(known))}; "
-        "measure this machine with `simgnn calibrate`"
+        f"hardware.profile: got '{name}'{nearest(name, known)}; expected a file or one of: {', '.join(sorted(known))}. "
+        "Measure this machine with `simgnn calibrate`."
     )

@@ -1,4 +1,4 @@
-"""A hardware profile: everything that a simulation knows of a machine, each number with its source."""
+"""Hardware profiles: read, check and write the file that describes a machine, with the source of each number."""
 
 import datetime
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ BackendName = Literal["gloo", "nccl"]
 
 
 class Meta(Strict):
-    """What the profile is of, and how it came about. ``calibrated_ranks``: rank counts measured; empty: never measured.
-    ``ranks_per_host``: declared by a testbed. ``sources``: documents of published and datasheet numbers.
-    """
+    """What the profile describes, and how it was made. ``calibrated_ranks``: rank counts of the calibration; empty:
+    never calibrated. ``ranks_per_host``: declared by a testbed. ``sources``: documents of published and datasheet
+    numbers."""
 
     name: Name
     description: StrictStr
@@ -36,7 +36,7 @@ class Meta(Strict):
 
 
 class Profile(Strict):
-    """Devices, kinds of links, the topology that they make, and the communication libraries as measured on it."""
+    """A hardware profile: devices, kinds of links, the topology, and the measured communication libraries."""
 
     format: Literal[1] = FORMAT
     meta: Meta
@@ -53,30 +53,31 @@ class Profile(Strict):
         return self
 
     def usual_ranks(self, devices: int) -> int:
-        """Ranks of a host with so many CPUs: as declared, else one a CPU or as many as were calibrated."""
+        """Return the default number of ranks on a host with this number of CPUs: the declared number, else one per CPU,
+        or as many as were calibrated if that is more."""
         measured = max(self.meta.calibrated_ranks, default=0) // len(self.topology.host_names())
         return self.meta.ranks_per_host or max(devices, measured, 1)
 
     @property
     def calibrated(self) -> bool:
-        """Whether its times were measured on the machine itself."""
+        """Whether times were measured on this machine by a calibration."""
         return bool(self.meta.calibrated_ranks)
 
     def default_backend(self) -> str:
-        """nccl where there are GPUs and it is described, else gloo."""
+        """Return "nccl" if the profile has GPUs and describes NCCL, else "gloo"."""
         placed = [entry.type for host in self.topology.hosts.values() for entry in host.devices]
         gpus = any(self.devices[name].kind == "gpu" for name in placed)
         return "nccl" if gpus and "nccl" in self.backends else "gloo"
 
     def source_counts(self) -> dict[str, int]:
-        """How many numbers (curves count as one) come from each source."""
+        """Count the numbers of the profile by source. A curve counts as one."""
         counts: dict[str, int] = dict.fromkeys(SOURCES, 0)
         for _, part in sourced(self):
             counts[part.source] += 1
         return counts
 
     def assumptions(self) -> str | None:
-        """A sentence on the numbers that are neither measured, published nor promised; None: there are none."""
+        """Describe the assumed numbers of the profile in a sentence; None: no number is assumed."""
         counts = self.source_counts()
         if not counts["assumed"]:
             return None
@@ -87,7 +88,7 @@ class Profile(Strict):
         return f"assumed: {counts['assumed']} of {sum(counts.values())} numbers of '{self.meta.name}'{times}"
 
     def limits(self) -> list[str]:
-        """Simplifications of the machine, in sentences that belong to every result that rests on the profile."""
+        """List simplifications of the machine, as sentences that every result of this profile must state."""
         return [
             f"'{name}' of '{self.meta.name}' stands for {device.sockets} sockets as one: ranks roam over them, and "
             "memory of another socket costs what a rank's own does"
@@ -96,15 +97,15 @@ class Profile(Strict):
         ]
 
     def to_table(self) -> dict[str, Any]:
-        """The table that TOML writes, without defaults."""
+        """Return the table that is written as TOML, without default values."""
         table = without_none(self.model_dump(exclude_defaults=True))
         return {"format": FORMAT, **table}
 
 
 def _burst_problems(profile: Profile) -> list[str]:
-    """Faults of bursts where messages of a device go as copies through host memory, one after the other.
+    """Report bursts on links where messages of a device are copied through host memory, copy by copy.
 
-    A flow over all the copies is slower than each of its links, so a link could not tell what its bucket has saved.
+    A flow over all copies is slower than each of its links, so it is unknown how many bytes a link could accumulate.
     """
     used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
     apart = [name for name in profile.devices if name in used and profile.devices[name].staged]
@@ -114,15 +115,15 @@ def _burst_problems(profile: Profile) -> list[str]:
     crossed = {link for one, other, link, _ in expand_edges(profile.topology) if one != other}
     return [
         f"links.{name}.burst: got {format_quantity(link.burst.value, 'bytes')}, but messages of '{apart[0]}' go as "
-        "copies through host memory, of which a burst cannot be told; expected none, peer_to_peer = true of "
-        f"{', '.join(apart)}, or backends.{sending[0]}.memory = 'host'"
+        "copies through host memory, where bursts cannot be priced. Remove it, set peer_to_peer = true for "
+        f"{', '.join(apart)}, or set backends.{sending[0]}.memory = 'host'."
         for name, link in profile.links.items()
         if name in crossed and link.burst is not None
     ]
 
 
 def find_problems(table: Mapping[str, Any]) -> tuple[Profile | None, list[str]]:
-    """The profile of a table, or every fault of it; references are checked even where other parts are wrong."""
+    """Parse a table into a profile, or return every problem. References are checked even if other parts are invalid."""
     try:
         return Profile.model_validate(dict(table)), []
     except ValidationError as error:
@@ -138,7 +139,7 @@ def find_problems(table: Mapping[str, Any]) -> tuple[Profile | None, list[str]]:
 
 
 def parse_profile(table: Mapping[str, Any], label: str = "hardware profile") -> Profile:
-    """The profile of a table, or a :class:`HardwareError` with every fault, one line each."""
+    """Parse a table into a profile. Raises :class:`HardwareError` with every problem, one line each."""
     profile, problems = find_problems(table)
     if profile is None:
         raise HardwareError("\n".join(f"{label}: {problem}" for problem in problems))
@@ -146,13 +147,13 @@ def parse_profile(table: Mapping[str, Any], label: str = "hardware profile") -> 
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
-    """A profile by path or by name, or a :class:`HardwareError` with every fault of it."""
+    """Load a profile by path or name. Raises :class:`HardwareError` with every problem of the file."""
     path = find_profile(str(name_or_path))
     return parse_profile(load_table(path), str(path))
 
 
 def load_table(path: Path) -> dict[str, Any]:
-    """The unchecked table of a profile's file, or a :class:`HardwareError` when it is no TOML."""
+    """Read the table of a profile file without checks. Raises :class:`HardwareError` if it is not valid TOML."""
     try:
         return load_toml(path)
     except ConfigError as error:
@@ -160,5 +161,5 @@ def load_table(path: Path) -> dict[str, Any]:
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Write a profile as TOML, whole or not at all; loading it gives an equal profile."""
+    """Write a profile as TOML, atomically. Loading the file gives an equal profile."""
     write_toml(path, profile.to_table())

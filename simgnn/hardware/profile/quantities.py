@@ -1,4 +1,4 @@
-"""Numbers of a profile: a value with its unit, where it comes from and how far it can be trusted."""
+"""Numbers of a profile: a value with unit, source, and uncertainty."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from pydantic_core import CoreSchema, core_schema
 from simgnn.units import example, format_quantity, parse
 
 Source = Literal["measured", "published", "datasheet", "assumed"]
-"""measured: on the hardware itself by a calibration; published: by others, in print; datasheet: what the maker
-promises; assumed: neither, and results say so."""
+"""Where a number comes from. measured: by a calibration of this hardware; published: printed by others; datasheet:
+promised by the manufacturer; assumed: none of these, and results report it."""
 SOURCES: tuple[Source, ...] = ("measured", "published", "datasheet", "assumed")
 LARGEST, SMALLEST = 1e24, 1e-24
-"""In SI units; beyond them no machine has a number, and products of numbers overflow."""
+"""Limits in SI units. No machine has numbers beyond them, and products of larger numbers overflow."""
 LARGEST_SPREAD = 10.0
-"""Standard deviations are those of logarithms, and measured ones are below one. With ten, the 90 % interval is seven
-orders of magnitude wide on either side."""
+"""Largest standard deviation of a logarithm. Measured ones are below one. At ten, the 90 % interval spans seven orders
+of magnitude on either side."""
 
 
 def read_number(text: Any, dimension: str, positive: bool = False, most: float = LARGEST) -> float:
-    """The SI number of a field's text, up to ``most``; ``positive``: something is divided by it."""
+    """Parse the text of a field into an SI number of at most ``most``. ``positive``: zero is not allowed."""
     number = parse(text, dimension)
     if positive and number == 0:
         raise ValueError(f"got '{text}', expected more than zero, such as '{example(dimension)}'")
@@ -36,14 +36,14 @@ def read_number(text: Any, dimension: str, positive: bool = False, most: float =
 
 
 class Strict(BaseModel):
-    """A frozen table of a profile that rejects unknown keys."""
+    """Base class of the tables of a profile: frozen, and unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Marks a float field that is text with a unit in the file and an SI number inside."""
+    """Annotation of a float field that is text with a unit in the file and an SI number in memory."""
 
     dimension: str
     positive: bool = True
@@ -70,12 +70,12 @@ Cores = Annotated[float, Unit("cores")]
 Ratio = Annotated[float, Unit("ratio", positive=False)]
 Factor = Annotated[float, Unit("ratio")]
 Spread = Annotated[float, Unit("ratio", positive=False, most=LARGEST_SPREAD)]
-"""A standard deviation as a share."""
+"""A relative standard deviation."""
 
 
 class Number(Strict):
-    """Base of sourced numbers. ``spread``: standard deviation as a share of the value. ``range``: sizes of messages,
-    in bytes, between which it was measured. ``note``: where exactly it comes from."""
+    """Base class of numbers with a source. ``spread``: relative standard deviation. ``range``: measured message sizes
+    in bytes, smallest and largest. ``note``: the exact origin of the number."""
 
     dimension: ClassVar[str]
 
@@ -87,7 +87,7 @@ class Number(Strict):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.range is not None and self.range[0] > self.range[1]:
-            raise ValueError("range: expected the smaller size first")
+            raise ValueError("range: expected two sizes, the smaller first")
         return self
 
     @classmethod
@@ -100,7 +100,7 @@ class Number(Strict):
         range: tuple[float, float] | None = None,
         note: str | None = None,
     ) -> Self:
-        """From SI numbers: ``Bandwidth.of(22.7e9, "published")``."""
+        """Build a number from SI values: ``Bandwidth.of(22.7e9, "published")``."""
         return cls.model_validate(
             {
                 "value": format_quantity(value, cls.dimension),
@@ -133,21 +133,21 @@ class Power(Number):
 
 
 class CoreCount(Number):
-    """Cores; a quota of a container may be a fraction."""
+    """A number of cores. It may be a fraction, such as the CPU quota of a container."""
 
     dimension = "cores"
     value: Cores
 
 
 class Point(Strict):
-    """One point of a curve over size: at ``size`` bytes, ``share`` of the reference (100 %: no change)."""
+    """One point of a curve over size: at ``size`` bytes, the factor ``share`` (100 %: no change)."""
 
     size: BytesOrNone
     share: Factor
 
 
 class Points(Strict):
-    """A smooth curve over size: linear in the logarithm of the size between points, constant outside them."""
+    """A curve of factors over size: linear in the logarithm of the size between points, constant outside them."""
 
     source: Source
     points: Annotated[tuple[Point, ...], Field(min_length=1)]
@@ -158,12 +158,12 @@ class Points(Strict):
     def _ascending(self) -> Self:
         sizes = [point.size for point in self.points]
         if any(later <= earlier for earlier, later in pairwise(sizes)):
-            raise ValueError("points: expected sizes that ascend, none twice")
+            raise ValueError("points: expected strictly ascending sizes")
         return self
 
     @classmethod
     def of(cls, sizes: list[float], shares: list[float], source: Source, spread: float | None = None) -> Self:
-        """From bytes and factors (1.0 = 100 %), sizes ascending."""
+        """Build a curve from ascending sizes in bytes and factors (1.0 = 100 %)."""
         points = [
             {"size": format_quantity(size, "bytes"), "share": format_quantity(share, "ratio")}
             for size, share in zip(sizes, shares, strict=True)
@@ -172,7 +172,7 @@ class Points(Strict):
         return cls.model_validate(table if spread is None else {**table, "spread": format_quantity(spread, "ratio")})
 
     def at(self, nbytes: float) -> float:
-        """The factor at a size."""
+        """Return the factor at a size, interpolated between points."""
         earlier = self.points[0]
         if nbytes <= earlier.size:
             return earlier.share
@@ -186,7 +186,7 @@ class Points(Strict):
 
 
 def sourced(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """(key path, part) of every part of a table that states a source: numbers, curves and the like."""
+    """Yield (key path, part) for every part of a table that has a source: numbers, curves and other tables."""
     if isinstance(value, Mapping):
         entries: Iterable[tuple[Any, Any]] = value.items()
     elif isinstance(value, tuple):

@@ -1,1 +1,1 @@
-"""Profiles as text, and two profiles compared."""
+"""Show hardware profiles as text, and compare two profiles."""

@@ -1,4 +1,4 @@
-"""A profile as nested text and as numbers: for ``simgnn hardware show`` and whoever else prints one."""
+"""Describe a profile as a text tree and as JSON numbers, for ``simgnn hardware show``."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Node:
-    """A line of a tree and the lines below it."""
+    """A line of a text tree and the lines below it."""
 
     text: str
     children: list["Node"] = field(default_factory=list)
@@ -36,14 +36,14 @@ class Node:
 
 
 ROOTS = ("socket", "pcie-switch", "nvswitch", "nic", "memory", "network-switch")
-"""Kinds of nodes that stand at the top of a host: the first kind that the host has."""
+"""Kinds of nodes at the top of the tree of a host: the first of these kinds that the host has."""
 MOST_DEVICES = 16
 HUGE_BYTES = 1e12
 SCOPES = {"any": "", "host": " inside a host", "cluster": " across hosts"}
 
 
 def _stated(number: Number | None) -> str:
-    """A sourced number as text."""
+    """Text of a number with spread and source."""
     if number is None:
         return "not stated"
     spread = "" if number.spread is None else f" ± {format_quantity(number.spread, 'ratio')}"
@@ -52,12 +52,12 @@ def _stated(number: Number | None) -> str:
 
 
 def _rounded(value: float, dimension: str) -> str:
-    """Four digits of a value; bytes are exact."""
+    """Text of a value with four digits; bytes are exact."""
     return format_quantity(float(f"{value:.4g}") if dimension != "bytes" else value, dimension)
 
 
 def tree(profile: "Profile") -> Node:
-    """Devices with their curves, hosts with what is in them, links, and communication libraries."""
+    """Return the text tree of a profile: devices with curves, hosts, links, and communication libraries."""
     meta = profile.meta
     root = Node(f"{meta.name}: {meta.description}")
     ranks = ", ".join(map(str, meta.calibrated_ranks))
@@ -137,10 +137,10 @@ def _cost(feature: str, cost: float) -> str:
 
 
 def bandwidth_matrix(profile: "Profile") -> tuple[list[str], NDArray[np.float64]]:
-    """(device names, bytes/s [n, n]) that one large message reaches from row to column, alone, over links only.
+    """Return (device names, bytes/s [n, n]): the rate of one large message alone from row to column, by links only.
 
-    NaN where two ranks cannot talk. Shows at most MOST_DEVICES: of the first hosts, as many of each as fit, so that
-    pairs inside and across hosts are there.
+    NaN where two ranks cannot communicate. At most MOST_DEVICES are shown: the same number from each of the first
+    hosts, so that pairs inside and across hosts are included.
     """
     network = lay_out(profile)
     hosts = [
@@ -166,7 +166,7 @@ class _Edge(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A node or device: its name in the host, its kind, and the link to what it is listed below ("": none)."""
+    """A node or device in a tree: name in the host, kind, and the link to the parent line ("": none)."""
 
     name: str
     kind: str
@@ -174,7 +174,7 @@ class _Line(NamedTuple):
 
 
 def _add_topology(node: Node, profile: "Profile") -> None:
-    """Lines of every host, then of the network between hosts, below ``node``."""
+    """Add lines for every host, then for the network between hosts, below ``node``."""
     topology = profile.topology
     edges = [_Edge(one, other, link) for one, other, link, _ in expand_edges(topology)]
     for base, host in topology.hosts.items():
@@ -201,7 +201,7 @@ def _add_topology(node: Node, profile: "Profile") -> None:
 
 
 def _add_host(machine: Node, host: Host, edges: Sequence[_Edge], profile: "Profile") -> None:
-    """The nodes and devices of one host as a forest, breadth first from its ROOTS; then the links that it lacks."""
+    """Add the nodes and devices of one host as a breadth-first forest from ROOTS, then the links not in the forest."""
     kinds = {**dict(host.nodes), **{name: placed.type for placed in host.devices for name in placed.names()}}
     root = next((kind for kind in ROOTS if kind in host.nodes.values()), None)
     below: dict[str, list[_Line]] = {name: [] for name in kinds}
@@ -239,7 +239,7 @@ def _add_lines(
     entries: Mapping[str, str],
     profile: "Profile",
 ) -> None:
-    """Add lines below ``parent``. Devices of one entry that hang on alike links share a line."""
+    """Add lines below ``parent``. Devices of one entry with equal links share a line."""
     groups: dict[tuple[str, str], list[_Line]] = {}
     for line in lines:
         groups.setdefault((entries.get(line.name, line.name), line.link), []).append(line)
@@ -259,7 +259,7 @@ def _by(link: str, profile: "Profile") -> str:
 
 
 def counts(profile: "Profile") -> dict[str, int]:
-    """How many hosts, devices and links (both directions of a duplex one are one)."""
+    """Count the hosts, devices and links of a profile. Both directions of a duplex link count as one."""
     hosts = profile.topology.host_names()
     return {
         "hosts": len(hosts),
@@ -269,7 +269,7 @@ def counts(profile: "Profile") -> dict[str, int]:
 
 
 def as_json(value: object) -> object:
-    """A profile's part with SI numbers instead of text, for programs that read it."""
+    """Convert part of a profile to JSON values, with SI numbers instead of text."""
     if isinstance(value, Strict):
         return {name: as_json(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, dict):

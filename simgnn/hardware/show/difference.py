@@ -1,8 +1,7 @@
-"""Two profiles of one machine compared: predicted times of the second over the first, and what differs by more than
-its spread.
+"""Compare two profiles of one machine: ratios of predicted times (second over first), and which exceed the spread.
 
-Work is compared level by level (ranks at once x threads) on a fixed grid of sizes, as far as both curves were measured
-there; where neither states a range, on the whole grid. Links and collectives likewise, over sizes of messages.
+Work is compared at each level (ranks at once x threads) on a fixed grid of sizes, where both curves were measured, or
+on the whole grid if neither states a range. Links and collectives are compared over message sizes.
 """
 
 from collections.abc import Collection, Iterator, Sequence, Set
@@ -26,17 +25,17 @@ from simgnn.hardware.show.describe import SCOPES
 from simgnn.units import format_quantity
 
 MESSAGES = tuple(float(1 << power) for power in range(6, 31, 2))
-"""Sizes that are compared: the grid is part of the definition, so that two comparisons say the same."""
+"""Message sizes that are compared. They are fixed, so that comparisons are comparable with each other."""
 NOISE_FLOOR = 0.01
-"""A difference below one percent is none, however small the spreads claim to be."""
+"""Differences below one percent are ignored, however small the stated spreads are."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing in both profiles. ``median``, ``worst``: ratio of times, second over first (of all sizes; the one
-    furthest from 1). ``spread``: of both together, the median where it differs by size, None where neither was
-    measured. ``sizes``: how many were compared. ``beyond``: whether the times differ, at the median size, by more than
-    the spread there (without one: by more than one percent)."""
+    """The comparison of one quantity. ``median``, ``worst``: ratio of times, second over first (over all sizes; the one
+    furthest from 1). ``spread``: combined spread of both profiles (the median over sizes; None: not measured).
+    ``sizes``: number of sizes compared. ``beyond``: whether the times differ at the median size by more than the spread
+    there (without a spread: by more than one percent)."""
 
     what: str
     level: str
@@ -48,8 +47,8 @@ class Change:
 
 
 def change_of(what: str, level: str, ratios: Sequence[float] | FloatArray, spreads: float | FloatArray) -> Change:
-    """What sizes' ``ratios`` [n] of times say. ``spreads``: of both profiles together (:func:`both_spreads`),
-    of all sizes or [n] by size; NaN where none was measured."""
+    """Summarize ``ratios`` [n] of times over sizes as a change. ``spreads``: combined spread of both profiles
+    (:func:`both_spreads`), one number or [n]; NaN: not measured."""
     logs = np.log(np.asarray(ratios, dtype=np.float64))
     there = np.broadcast_to(spreads, len(logs))
     apart = logs / np.maximum(np.nan_to_num(there), NOISE_FLOOR)
@@ -61,27 +60,27 @@ def change_of(what: str, level: str, ratios: Sequence[float] | FloatArray, sprea
 
 
 def both_spreads(spreads: Sequence[float | None]) -> float:
-    """The spread of a ratio of numbers with these; NaN where none was measured."""
+    """Return the spread of a ratio of numbers with these spreads; NaN if none was measured."""
     known = [spread for spread in spreads if spread is not None]
     return hypot(*known) if known else float("nan")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """All changes, and what only one of the two profiles has or what could not be compared, with the reason."""
+    """All changes between two profiles, and, with reasons, what is in only one of them or could not be compared."""
 
     changes: tuple[Change, ...]
     apart: tuple[str, ...]
 
 
 Finding = Change | str
-"""Something that was compared, or the reason why something was not."""
+"""A comparison, or the reason why something was not compared."""
 
 
 def compare_profiles(first: Profile, second: Profile) -> Difference:
-    """Compare two profiles by the names of their devices and links; single devices of one kind in any case.
+    """Compare two profiles by the names of devices and links. Two single devices of one kind are always compared.
 
-    Raises :class:`HardwareError` when they have no device and no library in common.
+    Raises :class:`HardwareError` when the profiles have no device and no library in common.
     """
     found: list[Finding] = []
     one, other = next(iter(first.devices.items())), next(iter(second.devices.items()))
@@ -98,17 +97,17 @@ def compare_profiles(first: Profile, second: Profile) -> Difference:
     for library in libraries:
         found += _compare_backend(str(library), first, second)
     changes = tuple(one for one in found if isinstance(one, Change))
-    apart = tuple(one for one in found if isinstance(one, str))
+    unpaired = tuple(one for one in found if isinstance(one, str))
     if not (changes and (pairs or libraries)):  # links of equal names alone are no machine
         raise HardwareError(
             f"'{first.meta.name}' and '{second.meta.name}' have no device and no library in common: "
-            f"{'; '.join(apart)}; expected two profiles of one machine"
+            f"{'; '.join(unpaired)}. Compare two profiles of one machine."
         )
-    return Difference(changes, apart)
+    return Difference(changes, unpaired)
 
 
 def _both(what: str, first: Collection[str], second: Collection[str], found: list[Finding]) -> list[str]:
-    """Names of both; those of one side alone go into ``found``."""
+    """Names in both collections. Names in only one of them are added to ``found``."""
     found += [f"{what}.{name}: only in the first" for name in first if name not in second]
     found += [f"{what}.{name}: only in the second" for name in second if name not in first]
     return [name for name in first if name in second]
@@ -133,7 +132,7 @@ def _compare_device(name: str, one: Device, other: Device) -> Iterator[Finding]:
 
 
 def _times(device: Device, curve: Curve) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Seconds of each size of the grid at the curve's own level, and which of the sizes it was measured for."""
+    """Seconds of each grid size at the concurrency of the curve, and whether the curve was measured for the size."""
     sizes = PRIMITIVES[curve.primitive].grid()
     found = features(curve.primitive, sizes, None, device.cache_shares(curve.caches, curve.concurrency))
     seconds = sum((cost * found[name] for name, cost in curve.costs.items()), np.zeros_like(found["call"]))
@@ -160,7 +159,7 @@ def _compare_link(name: str, one: LinkType, other: LinkType) -> Iterator[Finding
 def _compare_numbers(
     what: str, level: str, one: Number | None, other: Number | None, longer_is_faster: bool = False
 ) -> Iterator[Finding]:
-    """Two numbers of which zero, or none, is no time to compare with."""
+    """Compare two numbers, unless one is missing or zero."""
     before, after = (0.0 if number is None else float(number.value) for number in (one, other))  # type: ignore[attr-defined]
     if before and after:
         ratio = before / after if longer_is_faster else after / before
@@ -171,7 +170,7 @@ def _compare_numbers(
 
 
 def _compare_loads(what: str, one: LinkType, other: LinkType) -> Iterator[Finding]:
-    """What links do while messages fill them: how long others wait, and what a byte costs the cores at its ends."""
+    """Compare the loads of two links: the wait of other messages, and the CPU time per byte."""
     if one.load is None or other.load is None:
         if one.load is not other.load:
             yield f"{what}: load: none in the {'second' if one.load else 'first'}"
@@ -191,7 +190,7 @@ def _compare_loads(what: str, one: LinkType, other: LinkType) -> Iterator[Findin
 
 
 def _measured_in_both(groups: Sequence[Sequence[tuple[float, float] | None]]) -> tuple[float, float]:
-    """The sizes between which each group of regimes was measured, each by its ranges; where none says, all sizes."""
+    """Range of sizes that every group of ranges covers. A group in which a range is missing covers all sizes."""
     low, high = 0.0, inf
     for ranges in groups:
         known = [limits for limits in ranges if limits is not None]
@@ -201,12 +200,12 @@ def _measured_in_both(groups: Sequence[Sequence[tuple[float, float] | None]]) ->
 
 
 def furthest(changes: Sequence[Change]) -> list[Change]:
-    """Those that differ by more than their spread, the largest first."""
+    """Return the changes that exceed their spread, largest first."""
     return sorted((change for change in changes if change.beyond), key=lambda change: -abs(log(change.median)))
 
 
 Key = tuple[str, int, bool]
-"""A collective, its number of ranks, whether they are on several hosts."""
+"""A collective, its number of ranks, and whether they are on several hosts."""
 
 
 def _compare_backend(library: str, first: Profile, second: Profile) -> Iterator[Finding]:
@@ -245,18 +244,18 @@ def _compare_backend(library: str, first: Profile, second: Profile) -> Iterator[
 
 
 def _place(profile: Profile, ranks: int, across_hosts: bool) -> Machine:
-    """A group as entries of its scope are measured: host by host, or across hosts evenly."""
+    """Place a group as in its calibration: hosts filled in order, or ranks spread evenly across all hosts."""
     count = len(profile.topology.host_names())
     if across_hosts and min(count, ranks) < 2:
-        raise HardwareError(f"'{profile.meta.name}' has no two hosts for it")
+        raise HardwareError(f"'{profile.meta.name}' needs two hosts or more for a group across hosts")
     return Machine.place(profile, spread_ranks(profile, ranks, -(-ranks // count) if across_hosts else None))
 
 
 def _compare_group(
     library: str, kind: str, level: str, machines: Sequence[Machine], limits: tuple[float, float], used: set[int]
 ) -> list[Change]:
-    """One change for each regime of sizes: those between which neither profile goes over to another entry. ``used``:
-    the entries that price one of them are added, by identity."""
+    """One change for each range of sizes in which both profiles use the same entry. Entries that price a size are added
+    to ``used``, by identity."""
     members = range(machines[0].ranks)
     regimes: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
     for size in [0.0] if kind == "barrier" else [size for size in MESSAGES if limits[0] <= size <= limits[1]]:
@@ -273,14 +272,14 @@ def _compare_group(
     for rows in regimes.values():
         sizes, ratios, spreads = np.array(rows).T
         ends = [format_quantity(float(size), "bytes") for size in (sizes[0], sizes[-1])]
-        told = f"{level}, {' to '.join(dict.fromkeys(ends))}" if len(regimes) > 1 else level
-        changes.append(change_of(f"{library} {kind}", told, ratios, spreads))
+        text = f"{level}, {' to '.join(dict.fromkeys(ends))}" if len(regimes) > 1 else level
+        changes.append(change_of(f"{library} {kind}", text, ratios, spreads))
     return changes
 
 
 def _passed_over(backends: Sequence[Backend], used: Set[int], reported: Set[Key]) -> list[str]:
-    """A line for each collective that has entries outside ``used``, with the reason. Groups that another line has
-    ``reported`` are left out."""
+    """Lines on the collectives that have entries outside ``used``, with the reason, except for groups in
+    ``reported``."""
     reasons: dict[str, list[list[Collective]]] = {}
     for side, backend in enumerate(backends):
         for entry in backend.collectives:
@@ -301,7 +300,7 @@ def _passed_over(backends: Sequence[Backend], used: Set[int], reported: Set[Key]
 
 
 def _carries_over(entry: Collective, backend: Backend) -> bool:
-    """Whether an entry serves rank counts that nobody measured alone: each of its own has another entry."""
+    """Whether an entry only serves rank counts that were not measured: each of its own counts has another entry."""
     own = {
         ranks
         for one in backend.collectives
@@ -319,8 +318,8 @@ def _sides(found: Sequence[Sequence[Collective]]) -> str:
 
 
 def _groups(backend: Backend) -> dict[Key, list[Collective]]:
-    """Every collective by kind, group size (of any size: two ranks), and whether it is for groups across hosts alone;
-    one entry for each regime of its sizes."""
+    """Entries of each collective by kind, group size (two ranks for an entry of any size), and whether they are only
+    for groups across hosts."""
     groups: dict[Key, list[Collective]] = {}
     for entry in backend.collectives:
         for ranks in entry.ranks or (2,):
@@ -329,7 +328,7 @@ def _groups(backend: Backend) -> dict[Key, list[Collective]]:
 
 
 def _seconds(machine: Machine, library: str, kind: str, size: float) -> float:
-    """Seconds of a call of all ranks; an exchange sends one message of that size to each rank."""
+    """Seconds of a call of all ranks. In an exchange, every rank sends one message of this size to every other rank."""
     members = range(machine.ranks)
     if kind != "exchange":
         return machine.collective(kind, library, size, members).seconds_alone
@@ -339,7 +338,7 @@ def _seconds(machine: Machine, library: str, kind: str, size: float) -> float:
 
 
 def _spread(entry: Collective, nbytes: float) -> float | None:
-    """The spread of a collective at this size; where it is told for none, the largest of its numbers."""
+    """Spread of a collective at this size, or the largest spread of its numbers if none is stated by size."""
     if entry.own_spread is not None:
         return entry.spread_at(nbytes, exact=True)
     numbers = [number for number in (entry.bus_bandwidth, entry.hop, entry.floor) if number is not None]

@@ -1,1 +1,1 @@
-"""What hangs where in a machine, the routes between devices, and the devices of ranks."""
+"""The topology of a machine: hosts, devices and links, and the routes between devices."""

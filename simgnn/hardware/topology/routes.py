@@ -1,4 +1,4 @@
-"""The network of a profile laid out: every single link, and the route between any two devices."""
+"""The network of a profile: every single link, and the route between any two devices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 FEMTOSECOND = 1e-15
 MEMORY_KINDS = ("memory", "socket", "pcie-switch")
-"""Kinds of nodes that stand for host memory, the first that a device reaches."""
+"""Kinds of nodes that can stand for host memory: the first of these kinds that a device reaches is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Something that flows share: its capacity in bytes per second, and its burst, the bytes that pass at once after a
-    pause. A full-duplex link is two, one each way. ``load``: what it does to others while messages fill it."""
+    """A resource that flows share: its capacity in bytes per second, and its burst, the bytes that pass at once after a
+    pause. A full-duplex link is two of them, one per direction. ``load``: how it delays others while messages fill
+    it."""
 
     name: str
     capacity_bytes_per_s: float
@@ -34,10 +35,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way from one device to another: positions in ``Network.links``, and the latency of them all.
+    """The route from one device to another: positions in ``Network.links``, and the total latency.
 
-    ``copies``: the types of the links of each copy. A message is copied whole before the next copy begins. Where
-    devices reach each other's memory there is one copy.
+    ``copies``: the link types of each copy of a message. Each copy is complete before the next one begins. There is one
+    copy between devices that can access the memory of each other.
     """
 
     links: tuple[int, ...]
@@ -46,22 +47,22 @@ class Route:
 
     @property
     def types(self) -> tuple[LinkType, ...]:
-        """Types of all its links."""
+        """The types of all links on the route."""
         return tuple(chain(*self.copies))
 
     def message_rate(self, nbytes: float) -> float:
-        """Bytes per second that one message of this size reaches on the route alone, after a pause; infinite where no
-        link limits it. Its slowest link decides the time of each copy, and the times of the copies add up."""
+        """Return the bytes per second of one message of this size alone on the route, after a pause; infinite if no
+        link limits it. The slowest link decides the time of each copy, and the times of the copies add up."""
         rates = [min((link.message_rate(nbytes) for link in copy), default=inf) for copy in self.copies]
         return rates[0] if len(rates) == 1 else 1.0 / sum(1.0 / rate for rate in rates)
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """All links of a profile, and the directed graph that they make (edge attributes ``link`` and ``type``).
+    """All links of a profile, and the directed graph of nodes and links (edge attributes ``link`` and ``type``).
 
-    ``loops``: links of devices to themselves. ``staged``: devices that reach no other's memory. ``kinds`` of every
-    node, as :func:`node_kinds` gives them.
+    ``loops``: links of devices to themselves. ``staged``: devices without access to the memory of others. ``kinds``:
+    kind of every node, from :func:`node_kinds`.
     """
 
     links: tuple[Link, ...]
@@ -74,11 +75,11 @@ class Network:
     _memories: dict[str, str] = field(default_factory=dict, init=False)
 
     def route(self, source: str, target: str) -> Route:
-        """The route of least latency; among equals of fewest hops, then widest, then first by name. Cached.
+        """Return the route with the least latency; among equals: fewest hops, then widest, then first by name. Cached.
 
-        A device reaches itself by its own link, a memory without one, in no time. Where an end reaches no other's
-        memory, the message is copied whole to the memory of the sender's host, of the receiver's host if that is
-        another, and to the receiver. Raises :class:`HardwareError` when there is no route.
+        A device reaches itself by its own link, a memory without a link and in no time. To or from a device in
+        ``staged``, the message is copied whole to the host memory of the sender, to that of the receiver if it is
+        another host, and to the receiver. Raises :class:`HardwareError` when there is no route.
         """
         key = source, target
         if key not in self._routes:
@@ -92,7 +93,8 @@ class Network:
         return self._routes[key]
 
     def host_memory(self, device: str) -> str:
-        """The node that stands for a device's host memory: the nearest of the first kind that it reaches. Cached."""
+        """Return the node that stands for the host memory of a device: the nearest one of the first kind reached.
+        Cached."""
         if device in self._memories:
             return self._memories[device]
         _, distance = self._reach(device)
@@ -102,13 +104,13 @@ class Network:
             if found:
                 return self._memories.setdefault(device, min(found, key=lambda node: (distance[node], node)))
         raise HardwareError(
-            f"topology: '{device}' has no link to its host's memory, so nothing can be copied to or from it, nor pass "
-            f"it; expected a chain of links to a node of kind {', '.join(MEMORY_KINDS)} in the same host (for messages "
-            "alone: or peer_to_peer = true)"
+            f"topology: '{device}' has no link to the memory of its host, so nothing can be copied to or from it. "
+            f"Add links to a node of kind {', '.join(MEMORY_KINDS)} in the same host "
+            "(or, if only messages need it, set peer_to_peer = true)."
         )
 
     def _copied(self, source: str, target: str) -> Route:
-        """Copies from memory to memory: a byte crosses all their links, and the times of the copies add up."""
+        """Route of copies from memory to memory: a byte crosses all links, and the times of the copies add up."""
         stops = [source]
         if source in self.staged:
             stops.append(self.host_memory(source))
@@ -122,17 +124,19 @@ class Network:
         if device not in self.loops:
             local = device.rpartition("/")[2]
             raise HardwareError(
-                f"topology: '{device}' has no link to itself, so two ranks on it cannot talk; expected an edge between "
-                f"= ['{local}', '{local}'], ranks on other devices, or a calibration with several ranks there"
+                f"topology: '{device}' has no link to itself, so ranks on it cannot communicate. Add an edge between "
+                f"= ['{local}', '{local}'], place ranks on other devices, or calibrate with several ranks."
             )
         position, link = self.loops[device]
         return Route((position,), ((link,),), link.latency.value)
 
     def way(self, source: str, target: str) -> Route:
-        """The nearest way between two nodes, whatever they are; :class:`HardwareError` when there is none."""
+        """Return the nearest route between two nodes of any kind. Raises :class:`HardwareError` when there is none."""
         before, _ = self._reach(source)
         if target not in before:
-            raise HardwareError(f"topology: no route from '{source}' to '{target}'; expected a chain of links")
+            raise HardwareError(
+                f"topology: no route from '{source}' to '{target}'; expected a chain of links between them"
+            )
         links: list[int] = []
         types: list[LinkType] = []
         here = target
@@ -144,7 +148,7 @@ class Network:
         return Route(tuple(links[::-1]), (tuple(types[::-1]),), sum(link.latency.value for link in types))
 
     def _reach(self, source: str) -> tuple[dict[str, list[str]], dict[str, float]]:
-        """What comes before each node on the nearest ways from ``source``, and how far each is."""
+        """Predecessors of each node on the shortest paths from ``source``, and the distance of each node."""
         # networkx: loaded when a network is laid out
         import networkx as nx
 
@@ -158,7 +162,7 @@ def _host(node: str) -> str:
 
 
 def lay_out(profile: "Profile") -> Network:
-    """The network of a profile. A half-duplex link is one object for both directions."""
+    """Build the network of a profile. A half-duplex link is one object for both directions."""
     # networkx: loaded when a network is laid out
     import networkx as nx
 
@@ -185,6 +189,6 @@ def lay_out(profile: "Profile") -> Network:
         graph.add_edge(one, other, link=forward, type=link, weight=weight)
         graph.add_edge(other, one, link=backward, type=link, weight=weight)
     kinds = node_kinds(profile.topology)
-    apart = {name for name, device in profile.devices.items() if device.staged}
-    staged = frozenset(name for name, kind in kinds.items() if kind.partition(":")[2] in apart)
+    staged_types = {name for name, device in profile.devices.items() if device.staged}
+    staged = frozenset(name for name, kind in kinds.items() if kind.partition(":")[2] in staged_types)
     return Network(tuple(links), graph, loops, staged, kinds)

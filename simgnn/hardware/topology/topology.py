@@ -1,7 +1,7 @@
-"""Topology of a profile: hosts, what is in them, the links between, and checks of the names that it uses.
+"""Topology of a profile: hosts, their devices and nodes, the links between them, and checks of all names.
 
-A host, or a device entry, may stand for several alike (``count``). A link between "gpu" and "switch" is then one link
-for each GPU. Names outside a host are "host/node", where the host's base name means every copy of it.
+A host, or a device entry, may stand for several equal ones (``count``). A link between "gpu" and "switch" is then one
+link for each GPU. Names outside a host are "host/node", where the base name of a host means every copy of it.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.+-]*$")]
 
 
 class Edge(Strict):
-    """A link of type ``link`` between two nodes; the same node twice: the link among the ranks on that device.
+    """A link of type ``link`` between two nodes. Between a device and itself: the link among the ranks on that device.
 
     ``mesh`` links every two members of one group, as NVLink without a switch does: between = ["gpu", "gpu"].
     """
@@ -32,7 +32,7 @@ class Edge(Strict):
 
 
 class Placed(Strict):
-    """``count`` devices of a type in a host: called NAME, or NAME0, NAME1... if there are several."""
+    """``count`` devices of one type in a host, named NAME, or NAME0, NAME1, ... if there are several."""
 
     name: Name
     type: StrictStr
@@ -43,8 +43,8 @@ class Placed(Strict):
 
 
 class Host(Strict):
-    """A machine, ``count`` times. ``memory``: of the host beside its GPUs (None: not stated; a CPU's own is its
-    device's); ``nodes``: what lies between its devices, name -> kind."""
+    """``count`` equal machines. ``memory``: host memory beside GPUs (None: not stated; the memory of a CPU belongs to
+    its device). ``nodes``: name -> kind of what connects the devices."""
 
     count: Count = 1
     memory: Size | None = None
@@ -54,7 +54,7 @@ class Host(Strict):
 
 
 class Topology(Strict):
-    """``hosts`` in the order of their numbers; ``nodes`` and ``edges`` of the network between them."""
+    """All ``hosts``, numbered in this order, and ``nodes`` and ``edges`` of the network between them."""
 
     hosts: Annotated[dict[Name, Host], Field(min_length=1)]
     nodes: dict[Name, NodeKind] = Field(default_factory=dict)
@@ -68,17 +68,18 @@ class Topology(Strict):
         return self
 
     def host_names(self) -> tuple[tuple[str, Host], ...]:
-        """(full name, host) of every machine; the position is the host's number."""
+        """Return (full name, host) of every machine. The position is the host number."""
         return tuple((full, host) for name, host in self.hosts.items() for full in copies(name, host.count))
 
 
 def copies(name: str, count: int) -> tuple[str, ...]:
-    """The names of ``count`` things."""
+    """Return the names of ``count`` copies: NAME, or NAME0, NAME1, ... if there are several."""
     return (name,) if count == 1 else tuple(f"{name}{number}" for number in range(count))
 
 
 def expand_edges(topology: Topology) -> Iterator[tuple[str, str, str, tuple[str | int, ...]]]:
-    """(node, node, link type, key path) of every single link. Names are full; unknown ends stay as they are written."""
+    """Yield (node, node, link type, key path) of every single link. Names are full; unknown names are yielded
+    unchanged."""
     for base, host in topology.hosts.items():
         inside = _local_names(host)
         for full in copies(base, host.count):
@@ -100,7 +101,7 @@ def expand_edges(topology: Topology) -> Iterator[tuple[str, str, str, tuple[str 
 
 
 def node_kinds(topology: Topology) -> dict[str, str]:
-    """Every node by its full name: its kind, or "device:TYPE"."""
+    """Return the kind of every node by full name; the kind of a device is "device:TYPE"."""
     kinds: dict[str, str] = {}
     for full, host in topology.host_names():
         for placed in host.devices:
@@ -128,7 +129,7 @@ def _local_names(host: Host) -> Mapping[str, tuple[str, ...]]:
 
 
 def topology_problems(topology: Topology, devices: Collection[str], links: Collection[str]) -> list[str]:
-    """Faults of the references of a topology: unknown names, names used twice, devices that nothing reaches."""
+    """Report invalid references of a topology: unknown names, duplicate names, unreachable devices."""
     problems = dict.fromkeys(_name_problems(topology, devices))  # an ordered set
     kinds = node_kinds(topology)
     group = {name: name for name in kinds}
@@ -151,15 +152,15 @@ def topology_problems(topology: Topology, devices: Collection[str], links: Colle
         for end in missing:
             shown = end if path[1] == "edges" else end.partition("/")[2]
             known = kinds if path[1] == "edges" else [name.partition("/")[2] for name in kinds]
-            problems[f"{where}.between: got '{shown}', which is no node or device{nearest(shown, known)}"] = None
+            problems[f"{where}.between: got '{shown}', which is not a node or device{nearest(shown, known)}"] = None
         if missing:
-            certain = False  # what this edge was to join may hang on it
+            certain = False  # devices may be reachable only by this edge
             continue
         fault = None
         if one == other and not kinds[one].startswith("device:"):
             fault = f"joins '{one}' to itself; expected two nodes (only a device has a link of its own)"
         elif frozenset((one, other)) in seen:
-            fault = f"a second link between '{one}' and '{other}'; expected one: add up their bandwidth"
+            fault = f"a second link between '{one}' and '{other}'; expected one with the bandwidth of both"
         if fault is not None:
             problems[f"{where}.between: {fault}"] = None
         seen.add(frozenset((one, other)))
@@ -182,7 +183,9 @@ def _name_problems(topology: Topology, devices: Collection[str]) -> list[str]:
                 key = f"{where}.devices.{number}.type"
                 problems.append(f"{key}: got '{placed.type}', which [devices] does not define{known}")
         names = Counter([name for placed in host.devices for name in placed.names()] + list(host.nodes))
-        problems += [f"{where}: {times} things are called '{name}'" for name, times in names.items() if times > 1]
+        problems += [
+            f"{where}: {times} devices or nodes are named '{name}'" for name, times in names.items() if times > 1
+        ]
     names = Counter(full for base, host in topology.hosts.items() for full in copies(base, host.count))
-    problems += [f"topology.hosts: {times} hosts are called '{name}'" for name, times in names.items() if times > 1]
+    problems += [f"topology.hosts: {times} hosts are named '{name}'" for name, times in names.items() if times > 1]
     return problems
