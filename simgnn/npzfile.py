@@ -11,8 +11,7 @@ HEADER_BYTES = 128
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
-    """Read the array of an ``.npy`` file without pickle; ``mapped``: as a read-only memory map. Raises ValueError with
-    a reason."""
+    """Read an ``.npy`` file without pickle; ``mapped``: as a read-only memory map. Raises ValueError with a reason."""
     try:
         mode: Literal["r"] | None = "r" if mapped and path.stat().st_size > HEADER_BYTES else None
         array = np.load(path, mmap_mode=mode, allow_pickle=False)

@@ -129,8 +129,7 @@ class PolicyContext:
         return found
 
     def derived(self, make: Callable[..., Resource], *arguments: Any, **given: Any) -> Resource:
-        """``make(*arguments, **given)``, computed once a run for these very ``arguments``: for tables that follow from
-        routes."""
+        """``make(*arguments, **given)``, computed once a run for these ``arguments``: for tables of routes."""
         return derive(self.memo, make, *arguments, **given)
 
 
@@ -289,8 +288,7 @@ class Codec(CodecTraits, ABC):
 
 
 def encoded(codec: Codec, context: PolicyContext, rows: Array, names: Array) -> Array:
-    """Encode rows with ``codec``. Raises :class:`PolicyError` if the result has not the shape and type that
-    :class:`Codec` requires."""
+    """Encode rows with ``codec``. Raises :class:`PolicyError` for a result of another shape or type."""
     row_bytes = codec.row_bytes(rows.shape[1], _dtype(rows))
     return expect(codec, "encode", codec.encode(context, rows, names), (rows.shape[0], row_bytes), "uint8")
 
@@ -583,27 +581,22 @@ class ModelChoices(Protocol):
     @property
     def built_in(self) -> bool:
         """Whether its layers are simgnn's own, not a class of the user's."""
-        ...
 
     @property
     def attends(self) -> bool:
         """Whether edges are weighed by attention."""
-        ...
 
     @property
     def nonlinear(self) -> bool:
         """Whether a layer applies more than one matrix to its sums."""
-        ...
 
     @property
     def aggregates_first(self) -> str:
         """The choice by which every layer sums rows before it transforms them, such as "model.kind = 'gin'"."""
-        ...
 
     @property
     def transforms_first(self) -> str:
         """The choice by which every layer transforms its rows before it sums them; "" where there is none."""
-        ...
 
 
 class TrainChoices(Protocol):
@@ -620,7 +613,6 @@ class TrainChoices(Protocol):
 
     def chosen(self, *options: str) -> list[str]:
         """The options among these whose value differs from their default."""
-        ...
 
 
 class GraphChoices(Protocol):

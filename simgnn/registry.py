@@ -122,7 +122,6 @@ def _imported(kind: str, module: str, name: str) -> Any:
 
 
 def _summary(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
@@ -147,8 +146,7 @@ def _checked(slot: str, kind: str, found: Any) -> type[Policy]:
 
 @contextmanager
 def reported(policies: Iterable[Policy]) -> Iterator[None]:
-    """Turn errors that users' policies raise inside the block into :class:`ConfigError`, which names file, class and
-    method."""
+    """Turn errors of users' policies inside the block into :class:`ConfigError`, which names file, class and method."""
     try:
         yield
     except SimgnnError:

@@ -112,7 +112,6 @@ def _expected(model: type[BaseModel], path: Sequence[int | str]) -> str:
 
 
 def _annotation(model: type[BaseModel], path: Sequence[int | str]) -> Any:
-    """Return the type at a key path of ``model``, or None."""
     here: Any = model
     for part in path:
         here = _unwrap(here)
@@ -129,7 +128,6 @@ def _annotation(model: type[BaseModel], path: Sequence[int | str]) -> Any:
 
 
 def _unwrap(annotation: Any) -> Any:
-    """Strip ``Annotated`` and ``None`` from a type annotation."""
     while True:
         arguments = get_args(annotation)
         if hasattr(annotation, "__metadata__"):

@@ -89,8 +89,7 @@ class _Readings:
 
 
 class EnergyMeter:
-    """Reads ``gauges`` in a thread from :meth:`start` to :meth:`stop`, every ``period_s``; no thread without
-    sensors."""
+    """Reads ``gauges`` in a thread from :meth:`start` to :meth:`stop`, every ``period_s``; without sensors in none."""
 
     def __init__(self, gauges: Sequence[Gauge], period_s: float = PERIOD_S) -> None:
         self._period_s = period_s
@@ -115,8 +114,7 @@ class EnergyMeter:
         self._read()
 
     def series(self, zero: float, lost: str = "") -> list[Series]:
-        """Return the energy of each gauge, timed from this rank's clock at ``zero``; ``lost``: why readings are
-        void."""
+        """The energy of each gauge, timed from this rank's clock at ``zero``; ``lost``: why readings are void."""
         return [readings.series(zero, lost) for readings in self._readings]
 
     def _serve(self) -> None:

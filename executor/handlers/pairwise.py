@@ -23,8 +23,7 @@ Record = Callable[[Now, list[int], list[int]], None]
 
 
 def exchange(op: Op, template: Template, context: RankContext) -> Handler:
-    """Exchange rows with an uneven all-to-all of a packed buffer; sent and received rows are in ascending order of
-    peers.
+    """Exchange rows with an uneven all-to-all of a packed buffer; rows are in ascending order of peers.
 
     The route gives the rows of each pair, which may differ by turn. With ``transfer.decision`` the sender has decided
     the counts: the op reads them (int64 [P]) second, and sends them ahead as control bytes. With ``transfer.announced``

@@ -61,8 +61,7 @@ Outputs = tuple[torch.Tensor, ...]
 def run_on_tape(
     function: Callable[..., Any], inputs: list[torch.Tensor], wanted: list[bool]
 ) -> tuple[Outputs, Reversible]:
-    """Run a built-in layer's segment on ``inputs``; return its outputs, and how to compute gradients of ``wanted``
-    inputs."""
+    """Run a built-in layer's segment on ``inputs``; return outputs, and how to compute ``wanted`` gradients."""
     tape = Tape([rows for rows, want in zip(inputs, wanted, strict=True) if want])
     outputs = _listed(function(*inputs, call=tape))
     tape.end(outputs)

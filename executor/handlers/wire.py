@@ -21,8 +21,7 @@ def all_to_all(
     group: GroupHandle,
     room: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Exchange rows with every member of the group; return what arrived, on its device, in the first rows of
-    ``room``."""
+    """Exchange rows with every member of the group; return what arrived, in the first rows of ``room``."""
     wire = packed if packed.device == group.device else packed.to(group.device)
     if room is None or room.device != wire.device:
         room = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
@@ -39,7 +38,7 @@ def all_to_all(
 def _pairwise(
     out: torch.Tensor, wire: torch.Tensor, send: Sequence[int], receive: Sequence[int], group: GroupHandle
 ) -> None:
-    """Send one message per pair, and post every receive before any send. Gloo's own all-to-all posts the send of a pair
+    """Send one message per pair, posting every receive before any send. Gloo's own all-to-all posts the send of a pair
     first. On a slow link both ends then write before either reads, so that the two directions of a full-duplex link
     take turns."""
     mine = group.members.index(dist.get_rank())
@@ -90,8 +89,7 @@ def count_pairs(
 class Reply:
     """The result of one round of request and reply. ``rows`` [k, F] on the group's device: row i answers request
     ``places[i]`` (int64 [k]). ``positions`` int64: requests of other members, member after member. ``asked``,
-    ``served``: positions requested from each member, and rows sent to each. ``control_bytes``: bytes of the counts sent
-    ahead."""
+    ``served``: positions requested from each member, and rows sent to each. ``control_bytes``: of counts sent ahead."""
 
     positions: torch.Tensor
     rows: torch.Tensor

@@ -107,8 +107,7 @@ def activate_parallel(source, added, bias, activation, out, bounds):  # type: ig
 @njit(nogil=True, cache=True)
 def mask_and_sum(gradient, output, masked, sums, activation, kept, first, last):  # type: ignore[no-untyped-def]
     """Gradient before the activation, and its column sums by block, ``sums[b]``. masked = gradient where output > 0;
-    elsewhere 0, or for ELU gradient x (output x kept + 1). With ``output`` and ``masked`` empty the gradient is only
-    summed."""
+    elsewhere 0, or for ELU gradient x (output x kept + 1). If both are empty the gradient is only summed."""
     width = gradient.shape[1]
     zero, one = gradient.dtype.type(0), gradient.dtype.type(1)
     for block in range(first, last):

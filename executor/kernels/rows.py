@@ -21,8 +21,7 @@ def gather_rows(source: torch.Tensor, index: torch.Tensor, out: torch.Tensor | N
 def add_rows(target: torch.Tensor, index: torch.Tensor, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
     """target[index[k]] += rows[k], in place and in a fixed order: the first ``counts[0]`` rows, then ``counts[1]``...
     ``target`` [n, F], ``index`` int [k], ``rows`` [k, F]; ``counts`` adds up to k, one number a sender in ascending
-    order; no id appears twice within one sender's rows. So sums of rows from several ranks are the same in every
-    run."""
+    order; no id appears twice in one sender's rows. So sums of rows from several ranks are the same in every run."""
     parts = zip(torch.split(index, list(counts)), torch.split(rows, list(counts)), strict=True)
     compiled = target.dim() == 2 and compiled_for(target) and compiled_for(rows) and index.device.type == "cpu"
     if compiled and len(index) and (int(index.min()) < 0 or int(index.max()) >= len(target)):

@@ -15,8 +15,7 @@ def share_runtime() -> bool:
 
     torch brings its own copy, and Numba opens the system's by file name. With two copies in a process, idle workers of
     one spin on cores that the other one needs, after every parallel region. The loader gives torch the copy that is
-    already loaded. Where torch was loaded first, or the file does not exist, two copies stay: slower, but equally
-    correct.
+    already loaded. Where torch was loaded first, or the file does not exist, two copies stay: slower, but correct.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -66,8 +66,7 @@ class GAT(Layer):
     def aggregate(  # type: ignore[override]
         self, csr: LocalAdjacency, prepared: torch.Tensor, *rows: torch.Tensor, call: Call = autograd
     ) -> torch.Tensor:
-        """Sums of weighted rows and of weights [n, out + heads], from own rows, halo rows (none if h = 0) and the
-        maxima."""
+        """Sums of weighted rows and of weights [n, out + heads] from own rows, halo rows (none if h = 0) and maxima."""
         *halo, maximum = rows
         source, target = self.attention_source, self.attention_target
         return call(_Attend, csr.attention, prepared, halo[0] if halo else None, maximum, source, target)

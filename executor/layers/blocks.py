@@ -50,8 +50,7 @@ class BlockAdjacency:
         self._transposes: dict[int, Structure] = {}
 
     def block(self, scaling: str, root: int, transposed: bool) -> Block:
-        """The block of a source rank under a scaling of :data:`executor.kernels.edges.blocks.VERTEX_SCALINGS`; made
-        once."""
+        """The block of a source rank under a scaling of :data:`VERTEX_SCALINGS`; made once."""
         key = (scaling, root, transposed)
         if key not in self._made:
             self._made[key] = self._make(*key)
@@ -156,7 +155,6 @@ def _csr(rows: NDArray[Any], columns: NDArray[Any], height: int, width: int) -> 
 
 
 def _with_loops(csr: CSR) -> CSR:
-    """Add a self loop to every row."""
     rows = np.repeat(np.arange(csr.rows, dtype=np.int64), np.diff(csr.indptr))
     own = np.arange(csr.rows, dtype=np.int64)
     return _csr(np.concatenate((rows, own)), np.concatenate((csr.indices, own)), csr.rows, csr.columns)

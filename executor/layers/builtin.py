@@ -105,8 +105,7 @@ class Layer(nn.Module):
         return torch.mm(gradient, weight.detach().t()) if self.spec.index > 1 else ()
 
     def operand(self, rows: torch.Tensor) -> Rows:
-        """Rows in the form that products take. A constant sparse matrix is wrapped once, together with its
-        transpose."""
+        """Rows in the form that products take. A constant sparse matrix is wrapped once, along with its transpose."""
         if rows.layout != torch.sparse_csr:
             return rows
         # the wrapper keeps the values alive, so their address names the matrix
@@ -204,7 +203,6 @@ class GIN(Layer):
         return self.finished([(inside, weight)], last.bias, None, call)
 
     def _total(self, aggregated: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-        """The constant sum of two sparse matrices, made once."""
         key = (aggregated.values().data_ptr(), own.values().data_ptr())
         if key not in self._totals:
             total = from_scipy((to_scipy(aggregated) + to_scipy(own)).tocsr(), own.dtype).to(own.device)

@@ -169,8 +169,7 @@ class _AddHalo(torch.autograd.Function):
 def sum_own(
     adjacency: LocalAdjacency, inner: torch.Tensor, scaling: str = "sum", call: Call = autograd
 ) -> torch.Tensor:
-    """The part of :func:`aggregate` that needs no halo row, [n, F], from ``inner`` [n, F]; :func:`add_halo` completes
-    it."""
+    """The part of :func:`aggregate` without halo rows, [n, F], from ``inner`` [n, F]; :func:`add_halo` completes it."""
     return call(_SumOwn, adjacency.aggregation(scaling), inner)
 
 

@@ -30,8 +30,7 @@ PAGE = mmap.PAGESIZE
 ROOM = 4 * 2**20
 """Bytes of room in the C library's heap, and as many in Python's. Objects that need more count as allocated."""
 SMALL = PAGE - 96
-"""Bytes of a free piece of the heap: too few for a block of a page, and without a whole page that trimming the heap
-would give back."""
+"""Bytes of a free piece of the heap: too few for a block of a page, or for trimming to give back."""
 FENCE = 24
 """Bytes that stay allocated at the beginning of each piece, which separate it from the previous piece."""
 OBJECT = 400
@@ -43,8 +42,7 @@ LARGEST_HOLE = 2**30
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The allocator settings of a process. ``applied`` is false where one was not possible; ``reason`` states which and
-    why.
+    """The allocator settings of a process. ``applied`` is false where one failed; ``reason`` states why.
 
     ``mmap_threshold``, ``trim_threshold``, ``top_pad`` in bytes; ``mmap_max`` 0: no block is mapped; ``arenas``: heaps
     that threads share. None: unchanged.

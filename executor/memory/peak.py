@@ -210,8 +210,7 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class NotedMemory:
-    """Wraps the ``record`` of a run while memory is measured: notes memory whenever an op has ended, then records the
-    op."""
+    """Wraps the ``record`` of a run while memory is measured: notes memory when an op has ended, then records it."""
 
     record: "Record"
     memory: PeakMemory

@@ -50,8 +50,7 @@ its tick on idle cores counts these by the clock, but busy time only by samples 
 
 @dataclass(frozen=True)
 class Way:
-    """From one rank to another. ``group``: process group of these two, with its own TCP connection; None on other
-    ranks."""
+    """From one rank to another. ``group``: process group of the two, with a TCP connection; None on other ranks."""
 
     source: int
     target: int
@@ -144,8 +143,7 @@ def measure(world: World) -> tuple[tuple[Waiting, ...], tuple[Work, ...]]:
 
 
 def _visit(world: World, link: Link, level: int, gaps: random.Random) -> tuple[list[float], float]:
-    """Measure round trips while ``level`` messages fill the link each way, and the bulk bytes per second that arrive
-    here."""
+    """Measure round trips while ``level`` messages fill the link each way, and bulk bytes per second that arrive."""
     trips: list[float] = []
     world.barrier()
     start = time.perf_counter()

@@ -29,9 +29,9 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class Suite:
-    """Sizes of one calibration; shapes of device work stand beside the functions that measure it. ``alone``: how long
-    one rank is measured while the others wait. ``longest_s``: messages and collectives between hosts that take longer
-    are left out."""
+    """Sizes of a calibration; shapes of device work are beside the functions that measure it. ``alone``: how long one
+    rank is measured while the others wait. ``longest_s``: longer messages and collectives between hosts are left
+    out."""
 
     quick: bool
     pool_items: int

@@ -121,8 +121,8 @@ def _call(probe: Probe, world: World) -> Run | None:
 
 def _visit(probe: Probe, record: Part, world: World, ahead_s: float, gaps: random.Random) -> None:
     """Run a probe once, or a few times when it is cheap, with all ranks starting together. ``ahead_s``: how far this
-    rank's clock is ahead of rank 0's, by which all times are recorded; ``gaps``: draws how long this rank works before
-    the probe."""
+    rank's clock is ahead of rank 0's, by which all times are recorded; ``gaps``: draws this rank's work before the
+    probe."""
     call, (starts, ends) = _call(probe, world), record
     # decided together: a communication must be called by every rank or by none
     cached = world.any(call is not None and (not ends or ends[-1] - starts[-1] < CACHED_S))
@@ -168,7 +168,6 @@ def _deviation(repeats: Sequence[float]) -> float:
 
 
 def _work(world: World, seconds: float) -> None:
-    """Keep this rank's device busy."""
     numbers = torch.ones(GAP_ITEMS, device=world.device)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:

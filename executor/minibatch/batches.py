@@ -1,5 +1,4 @@
-"""Batches of a rank, for the ops that draw them: sampled on demand, read from presampled files, or drawn with other
-hosts.
+"""Batches of a rank, for the ops that draw them: sampled on demand, read from files, or drawn with other hosts.
 
 All three give the same batches bit by bit, since a batch is a pure function of the experiment's seed.
 """
@@ -189,8 +188,7 @@ class PartedBatches:
         return batch_values(self._requester.batch(), self._plan.workers[self._rank], planned, context)
 
     def _seeds(self, context: PolicyContext) -> list[int]:
-        """Return the random seeds of all ranks' batches in this step, since a rank draws for others with their
-        seeds."""
+        """The random seeds of all ranks' batches in this step, since a rank draws for others with their seeds."""
         plan = self._plan
         return [batch_seed(plan.seed, worker, context.epoch, context.step) for worker in range(plan.ranks)]
 

@@ -100,8 +100,7 @@ class Embeddings:
         self, context: PolicyContext, ids: Rows, gradients: Rows, state: Rows, table: Rows
     ) -> tuple[Rows, Rows]:
         """Take a step of Adagrad (Duchi et al., JMLR 2011) on the rows ``ids``; changes ``state`` [n, width] and
-        ``table`` [n, F + width] of the host in place. ``gradients`` are zeros, which change nothing, before the first
-        push."""
+        ``table`` [n, F + width] of the host in place. ``gradients`` are zeros before the first push."""
         places, vectors = ids.view(-1), table[:, -self.width :]
         total = state.index_select(0, places).addcmul_(gradients, gradients)
         state.index_copy_(0, places, total)

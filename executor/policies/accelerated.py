@@ -30,8 +30,7 @@ AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
 @dataclass(frozen=True)
 class Kernel:
     """A faster function that replaces a policy's function, with the same arguments and results. ``warm_up(policy,
-    rows)`` compiles it by a call on a few rows; None if there is nothing to compile, or if the model's warm-up compiles
-    it."""
+    rows)`` compiles it by a call on a few rows; None if nothing is left to compile."""
 
     run: Callable[..., Any]
     warm_up: Callable[[Any, torch.Tensor], object] | None = None

@@ -88,7 +88,6 @@ class Record(Protocol):
 
     def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
         """Record an op. ``issued``, ``ended``: marks of :func:`executor.rank.interpreter.clock_of`."""
-        ...
 
 
 @dataclass(eq=False, slots=True)

@@ -162,8 +162,7 @@ def merge_trace(folder: Path, program: Program) -> pa.Table:
 
 
 def collective_starts(program: Program, trace: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Return when the work of each op began: for a collective at the latest issue of its group, else when it was
-    issued.
+    """Return when the work of each op began: for a collective the latest issue of its group, else its issue.
 
     A member may leave before the last one comes (the root of a broadcast): its start is then its end.
     """
@@ -211,6 +210,5 @@ def pair_matrix(pairs: Pairs, program: Program, ranks: int, what: int) -> list[l
 
 
 def mean_matrix(pairs: Pairs, program: Program, ranks: int, what: int, epochs: range) -> list[list[float]]:
-    """Return :func:`pair_matrix` of payload counted in several epochs, as the mean per epoch; zeros without an
-    epoch."""
+    """:func:`pair_matrix` of payload counted in several epochs, as the mean per epoch; zeros without an epoch."""
     return [[total / max(len(epochs), 1) for total in row] for row in pair_matrix(pairs, program, ranks, what)]

@@ -88,8 +88,7 @@ class Recorder(RowFile):
         self._written_s = time.perf_counter()
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
-        """Return values by column; an op starts when it was issued, until :mod:`executor.recording.report` corrects
-        this."""
+        """Values by column; an op starts when it was issued, until :mod:`executor.recording.report` corrects this."""
         epochs, steps, op_ids, issued, ended, sent = zip(*rows, strict=True)
         begins, ends = self._seconds(issued), self._seconds(ended)
         counted = [list(column) for column in zip(*sent, strict=True)]

@@ -39,8 +39,7 @@ Handler = Callable[[Now], Sent | None]
 class LocalRoute:
     """A named list of rows as one rank sees it. ``gather``: local rows to send, peers ascending (None: the sent buffer
     lies in that order already). ``scatter``: local rows that arriving rows belong to, peers ascending (None: they are
-    stored as they arrive). ``send``, ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends
-    anything."""
+    stored as they arrive). ``send``, ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends."""
 
     gather: torch.Tensor | None
     scatter: torch.Tensor | None
@@ -81,7 +80,6 @@ class Reversible(Protocol):
 
     def backward(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """Gradients of the inputs that learn, from the gradients of the outputs; None: no gradient."""
-        ...
 
 
 class Kept:
@@ -211,8 +209,7 @@ class RankContext:
         return self.kept.setdefault((template.name, op), Kept())
 
     def pair_counters(self, now: Now, op_id: int, target: int) -> list[list[int]]:
-        """The counts [messages, bytes] that a message of an op to a rank adds to: of the run, and of epochs in
-        ``apart``."""
+        """The counts [messages, bytes] that a message of an op adds to: of the run, and of epochs in ``apart``."""
         books = [self.pairs]
         if now.step >= 0:  # an evaluation is no part of its epoch
             books += [apart.pairs for apart in self.apart.values() if now.epoch in apart.epochs]

@@ -24,8 +24,7 @@ OVER_EDGES = (Segment.MAXIMUM, Segment.AGGREGATE, Segment.FORWARD, *OVER_PARTS)
 
 
 class Network(ABC):
-    """The layers of a model, numbered from 1. ``layers``: their modules in order, with the same parameters on every
-    rank."""
+    """The layers of a model, numbered from 1. ``layers``: modules in order, with equal parameters on every rank."""
 
     def __init__(self, specs: Sequence[LayerSpec], seed: int, dtype: torch.dtype, device: torch.device) -> None:
         self.layers: list[torch.nn.Module] = list(build_layers(specs, seed, dtype, device))
@@ -60,8 +59,7 @@ class Network(ABC):
 
 
 class LayerNetwork(Network):
-    """Layers over the edges that a rank holds. ``mean`` [F_0]: what was subtracted from sparse input rows; None:
-    nothing."""
+    """Layers over the edges of a rank. ``mean`` [F_0]: what was subtracted from sparse input rows; None: nothing."""
 
     def __init__(
         self,

@@ -71,6 +71,5 @@ def _part(whole: LocalRoute, part: LocalRoute) -> LocalRoute:
 
 
 def _joined(rows: Mapping[int, NDArray[np.int32]], device: torch.device) -> torch.Tensor:
-    """Rows of all peers, peers ascending."""
     joined = np.concatenate([np.empty(0, dtype=np.int32), *(rows[peer] for peer in sorted(rows))])
     return torch.from_numpy(joined.astype(np.int64)).to(device)

@@ -52,8 +52,7 @@ class Task:
     def batch_loss(self, scores: torch.Tensor, seeds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """:meth:`loss` for a mini-batch: ``scores`` [b, classes] of the rows ``seeds`` int64 [b]. The gradient is that
         of the sum over these rows; the optimizer divides it by the number of rows on all ranks
-        (docs/systems/mini-batches.md). Metrics are divided as those of a full graph, so that they add up over an
-        epoch."""
+        (docs/systems/mini-batches.md). Metrics are divided as those of a full graph, to add up over an epoch."""
         labels = self.labels.index_select(0, seeds)
         gradient = self._gradient(scores, labels)
         return gradient.div_(self.classes) if self.multilabel else gradient, self._counts(scores, labels)

@@ -79,8 +79,7 @@ def warm_up_torch(layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch
 
 
 def ring(vertices: int) -> CSR:
-    """A ring of vertices. Its arrays are read-only, as the mapped files of a run are: Numba compiles for these
-    apart."""
+    """A ring of vertices. Arrays are read-only, as the mapped files of a run are: Numba compiles for these apart."""
     near = np.array([[(v - 1) % vertices, (v + 1) % vertices] for v in range(vertices)], np.int32)
     pointers, sources = np.arange(0, 2 * vertices + 1, 2, dtype=np.int64), np.sort(near, 1).reshape(-1)
     for array in (pointers, sources):

@@ -118,7 +118,6 @@ def _mounts(root: Path) -> list[tuple[str, str, str, tuple[str, ...]]]:
 
 
 def _own_group(root: Path) -> str:
-    """Return this process's group of the version 1 CPU controller."""
     try:
         entries = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
     except OSError:

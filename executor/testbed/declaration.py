@@ -44,8 +44,7 @@ class Declaration(Strict):
 
     ``link``: rate of each host's link, in each direction (a single host has none); ``burst``: bytes that pass at full
     speed after a pause; ``queue``: whether connections take turns in front of a link ("fair") or wait in one line
-    ("fifo"). ``slow``: rank -> share of full speed, such as {3 = 0.5}. ``name`` distinguishes the testbeds of one
-    machine.
+    ("fifo"). ``slow``: rank -> share of full speed, such as {3 = 0.5}. ``name``: tells testbeds of a machine apart.
     """
 
     name: StrictStr = "testbed"

@@ -25,7 +25,7 @@ LOOK_S = 1.0
 
 
 class Made(NamedTuple):
-    """Result of bringing a testbed up: whether anything was ``made``, and how a replaced testbed of the same name
+    """Result of bringing a testbed up: whether anything was ``made``, and how a replaced one of its name
     ``differs``."""
 
     made: bool
@@ -120,8 +120,7 @@ def hold(declared: Declaration, tell: Callable[[Made], None]) -> None:
 
 
 def remove_orphan(name: str) -> bool:
-    """Remove what a killed holder left; return whether there was any. A testbed that is up for another process
-    stays."""
+    """Remove what a killed holder left; return whether there was any. Testbeds that others hold up stay."""
     network.require_tools()
     if not _is_orphan(Record.read(name)):
         return False

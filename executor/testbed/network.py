@@ -170,8 +170,7 @@ def _is_up(link: Mapping[str, Any]) -> bool:
 
 
 def unshaped(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """List ends of links, as "INTERFACE in NAMESPACE", that do not send at the declared rate from the declared
-    queue."""
+    """List link ends, as "INTERFACE in NAMESPACE", that do not send at the declared rate from the declared queue."""
     return [
         f"{interface} in {namespace}"
         for namespace, interface in shapers(declared, hosts)

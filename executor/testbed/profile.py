@@ -164,8 +164,7 @@ def _relabelled(curve: Curve, concurrency: int, exact: bool, slower: float) -> C
 def _links(
     declared: Declaration, loop: LinkType, slower: Mapping[str, float], load: Load | None
 ) -> dict[str, LinkType]:
-    """Return links by name. ``slower``: the factor by which a device of each type is slower, also at carrying
-    messages."""
+    """Links by name. ``slower``: the factor by which a device of each type is slower, also at carrying messages."""
     links = {LOOP: loop, STACK: _slowed(loop, 1.0)}
     links |= {f"{STACK}-{kind}": _slowed(loop, by) for kind, by in slower.items()}
     if declared.link is not None:

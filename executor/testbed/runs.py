@@ -105,8 +105,7 @@ def measure_load(declared: Declaration, bytes_per_s: float) -> Load:
 
 
 def _check_threads(declared: Declaration, plan: RunPlan) -> None:
-    """Raise :class:`ConfigError` unless slow ranks have the default threads: a quota is a share of a core per
-    thread."""
+    """Raise :class:`ConfigError` unless slow ranks have the default threads: quotas are shares of a core per thread."""
     wanted = plan.threads_per_rank
     for place in rank_places(declared, usable_cores()):
         threads = threads_per_rank(None, declared.ranks_per_host, len(place.host.cores))

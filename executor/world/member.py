@@ -81,8 +81,7 @@ class World:
 def join(ranks: int, device: str, timeout: float) -> World:
     """Join the run that the environment variables describe. ``device``: auto, cpu or cuda.
 
-    Raises :class:`ConfigError` when the number of processes is not the program's, :class:`BackendError` for too few
-    GPUs.
+    Raises :class:`ConfigError` for another number of processes, :class:`BackendError` for too few GPUs.
     """
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ.get("LOCAL_RANK", rank))

@@ -96,8 +96,7 @@ class EnergyDifference:
 
     @property
     def error(self) -> float | None:
-        """Relative error (predicted - measured) / measured; None if a value is unknown or the measured energy is
-        zero."""
+        """Relative error (predicted - measured) / measured; None if a value is unknown or measured energy is zero."""
         if self.predicted_J is None or not self.measured_J:
             return None
         return (self.predicted_J - self.measured_J) / self.measured_J
@@ -209,8 +208,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
     steady = two.epoch_s[1:] or two.epoch_s
 
     def differ(column: str, field: str) -> int:
-        """Difference in traffic: over the whole run, or, for runs of unequal length, over the mean epoch of the
-        results."""
+        """Difference in traffic: over the whole run, or, for unequal lengths, over the mean epoch of the results."""
         if one.epochs == two.epochs:
             return _traffic_differs(first, second, column)
         return ceil(float(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum()))
@@ -298,8 +296,8 @@ def _median(result: Result) -> float:
 
 
 def _traffic_differs(first: RunDirectory, second: RunDirectory, column: str) -> int:
-    """Sum of absolute differences in traffic over ops and rank pairs. Evaluations are excluded, as a simulation may
-    skip them."""
+    """Sum of absolute differences in traffic over ops and rank pairs, without evaluations, which simulations may
+    skip."""
     tables = []
     for run in (first, second):
         ops: pd.DataFrame = read_table(run.ops).to_pandas()

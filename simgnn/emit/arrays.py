@@ -69,7 +69,6 @@ def units(keys: Array, width: int) -> Array:
 
 
 def _shifted(z: Array, places: int) -> Array:
-    """Shift right without sign extension."""
     return (z >> places) & ((1 << (64 - places)) - 1)
 
 

@@ -63,11 +63,9 @@ class Transfers(Protocol):
 
     def rows(self) -> Expand:
         """The emitter of syncs of listed rows."""
-        ...
 
     def blocks(self) -> ExpandBlocks:
         """The emitter of syncs of whole blocks."""
-        ...
 
 
 class Sizes(Protocol):
@@ -91,12 +89,9 @@ class Sizes(Protocol):
 
         ``aggregated``: whether layer 1's sparse inputs are summed once.
         """
-        ...
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> "Sums":
-        """The emitter of transfers and sums. Layer 1 exchanges ``rows``; input rows arrive in the templates
-        ``fetched_in``."""
-        ...
+        """The emitter of transfers and sums. Layer 1 exchanges ``rows``; input rows arrive in ``fetched_in``."""
 
 
 @dataclass(frozen=True)
@@ -113,29 +108,22 @@ class Sums(Protocol):
 
     def fetch_inputs(self) -> None:
         """Emit the arrival of the input rows of which ranks need copies."""
-        ...
 
     def hoist(self, layer: LayerSpec) -> None:
         """Emit the constant sum of layer 1's inputs, into ``aggregated/1``."""
-        ...
 
     def copies(self, layer: LayerSpec) -> CopiedRows | None:
         """The copies of other ranks' rows that ``prepare`` transforms beside own rows; None if there are none."""
-        ...
 
     def forward(self, layer: LayerSpec, source: str) -> None:
-        """Emit the complete sum of the prepared rows in ``source``, into ``aggregated/LAYER`` (nothing if it is
-        hoisted)."""
-        ...
+        """Emit the complete sum of the rows in ``source``, into ``aggregated/LAYER`` (nothing if it is hoisted)."""
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
         """From ``d/aggregated/LAYER`` to ``target``, the gradient of the prepared rows in ``source``."""
-        ...
 
     @property
     def whole(self) -> "WholeLayers | None":
         """The emitter of layers that are one function of all rows; None if the communication does not support them."""
-        ...
 
 
 class WholeLayers(Protocol):
@@ -143,8 +131,6 @@ class WholeLayers(Protocol):
 
     def forward_whole(self, layer: LayerSpec) -> None:
         """Emit a layer, from its own rows to ``hidden/LAYER``."""
-        ...
 
     def backward_whole(self, layer: LayerSpec) -> None:
         """Emit the layer's reverse."""
-        ...

@@ -24,8 +24,7 @@ class Thresholds(Protocol):
 
 
 class Freshness(FreshnessTraits, ABC):
-    """The base of freshness policies: for listed rows (:class:`MovesRows`), whole blocks (:class:`MovesBlocks`), or
-    both."""
+    """The base of freshness policies: for listed rows (:class:`MovesRows`), blocks (:class:`MovesBlocks`), or both."""
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
         """Return messages about options that have no effect with these layers."""
@@ -53,8 +52,7 @@ class MovesRows(Freshness, ABC):
 
     @abstractmethod
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-        """Emit the ops of a sync: which rows are sent, how ``codec`` encodes them, and what replaces rows that are not
-        sent."""
+        """Emit the ops of a sync: which rows are sent, how ``codec`` encodes them, what replaces rows not sent."""
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
         """Keep a reference, see :class:`~simgnn.emit.sync.Expand`. None: sums of different epochs are never added."""
@@ -68,5 +66,4 @@ class MovesBlocks(Freshness, ABC):
 
     @abstractmethod
     def blocks(self, builder: ProgramBuilder, sync: BlockSync, codec: Codec) -> BlockTransfer:
-        """Return the emitter of a sync's transfers: which blocks are sent, and what others use in place of those that
-        are not."""
+        """The emitter of a sync's transfers: which blocks are sent, and what others use in place of the rest."""

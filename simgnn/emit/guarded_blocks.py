@@ -21,8 +21,7 @@ NEVER = -1
 
 
 class Change(NamedTuple):
-    """The distance of a block from its last broadcast copy: ``gap``, and the ``limit`` up to which it need not be
-    sent."""
+    """The distance of a block from its last broadcast copy: ``gap``, and the ``limit`` below which it may stay."""
 
     gap: float
     limit: float

@@ -21,7 +21,7 @@ class RowCodes(Codec):
     byte. Exact where max = min. Rows that hold NaN or infinity, or whose range overflows, are rejected.
 
     ``feedback``: a sender whose receivers keep copies stores what they decode, so that an error is part of the next
-    difference; without, it stores the exact row, and errors accumulate. Only caches (freshness "adaptive-vertex") send
+    difference; else the exact row, and errors accumulate. Only caches (freshness "adaptive-vertex") send
     differences."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
@@ -96,14 +96,12 @@ class RowCodes(Codec):
         return Work(primitive, {**sizes, "item_bytes": ITEM_BYTES[dtype]})
 
     def _shifts(self, codes: Array) -> Array:
-        """The bit position of each code within its byte."""
         xp = array_namespace(codes)
         return xp.arange(8 // self.bits, dtype=xp.int32, device=device(codes)) * self.bits
 
 
 def grid(rows: Array, most: int) -> tuple[Array, Array, Array]:
-    """Return each row's smallest value and step [n, 1] for ``most`` steps, and the rows whose step is not finite, bool
-    [n]."""
+    """Each row's smallest value and step [n, 1] for ``most`` steps, and the rows whose step is not finite, bool [n]."""
     xp = array_namespace(rows)
     low, high = xp.min(rows, axis=1, keepdims=True), xp.max(rows, axis=1, keepdims=True)
     with np.errstate(over="ignore", invalid="ignore"):

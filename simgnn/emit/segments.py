@@ -142,8 +142,7 @@ class Segments:
     def reverse_update(
         self, layer: LayerSpec, summed: RowSet[Size], own: str, through: bool, own_gradient: bool
     ) -> None:
-        """Emit the reverse of ``update``: gradients of the sums if ``through``, and of the rows in ``own`` if
-        ``own_gradient``."""
+        """Emit the reverse of ``update``: gradients of sums if ``through``, of rows in ``own`` if ``own_gradient``."""
         builder, rows, index = self.builder, self.names.rows, layer.index
         gradients, writes = {f"d/hidden/{index}": f"hidden/{index}"}, []
         if through:
@@ -239,8 +238,7 @@ class Segments:
         )  # fmt: skip
 
     def hoisted(self, layer: LayerSpec, reads: Sequence[str]) -> str:
-        """Emit the sum of layer 1's inputs, which is computed once; it is sparse if :class:`Names` counts its
-        values."""
+        """Emit the sum of layer 1's inputs, computed once; it is sparse if :class:`Names` counts its values."""
         names, builder, index = self.names, self.builder, layer.index
         width, nonzeros = layer.width_in, names.aggregated_nonzeros
         if nonzeros is None:

@@ -1,5 +1,4 @@
-"""Loads a checked :class:`Experiment` from a file or the name of a shipped system, with overrides of the command
-line."""
+"""Loads a checked :class:`Experiment` from a file or a shipped system's name, with overrides of the command line."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,8 +53,7 @@ def load_experiment(
 
 
 def stated_in(tables: Sequence[Table]) -> Stated:
-    """Return a function that checks whether any of ``tables`` (the user's, not the shipped systems') holds a key
-    path."""
+    """A function that checks whether any of ``tables`` (the user's, not the shipped systems') holds a key path."""
     known = {path for table in tables for path, _ in leaves(table)}
     return lambda path: path in known
 

@@ -134,8 +134,7 @@ class Experiment(BaseModel):
         return cast(Communication, self.communication)
 
     def to_table(self) -> dict[str, Any]:
-        """Return a nested table that :meth:`from_table` reads back to an equal value, without None: TOML has no
-        null."""
+        """A nested table that :meth:`from_table` reads back to an equal value, without None: TOML has no null."""
         table = self.model_dump(mode="json", exclude_none=True)
         # a partitioner may reject options that are stated together, though each has a default
         stated = self.partition.model_dump(mode="json", exclude_unset=True)

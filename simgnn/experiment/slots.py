@@ -67,8 +67,7 @@ def settled(
 
 
 def slot_refusals(choices: Choices) -> Iterator[Refusal]:
-    """Yield the slots that do not suit one another: what a partition divides, and what moves rows, blocks or
-    mini-batches."""
+    """Yield slots that do not suit one another: what a partition divides, and what moves rows, blocks or batches."""
     if not choices.trains:
         return
     communication, batching = choices.communication, choices.batching

@@ -1,5 +1,4 @@
-"""Checks the content that a reader found and makes a :class:`Graph`: shapes, finite features, label range, disjoint
-masks."""
+"""Checks what a reader found and makes a :class:`Graph`: shapes, finite features, label range, disjoint masks."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field

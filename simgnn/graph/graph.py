@@ -81,8 +81,7 @@ class GraphFacts:
 
 @dataclass(frozen=True)
 class Graph:
-    """A directed graph held by destination; undirected ones hold both directions of each edge. No self loops, no
-    duplicates.
+    """A directed graph by destination; undirected ones hold both directions of each edge. No self loops, no duplicates.
 
     ``features`` float32 or float16 [V, F_0], or a scipy ``csr_array`` or :class:`CentredRows` of that shape, or None.
     ``labels`` int64 [V], or bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and disjoint. ``notes``:

@@ -174,8 +174,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def graph_cache(cache: Path | None = None) -> Path:
-    """Return the folder for graphs too large for memory: in ``cache``, else ``$SIMGNN_CACHE``, else
-    ``~/.cache/simgnn``."""
+    """The folder for graphs too large for memory: in ``cache``, else ``$SIMGNN_CACHE``, else ``~/.cache/simgnn``."""
     return (cache or Path(os.environ.get("SIMGNN_CACHE") or Path.home() / ".cache" / "simgnn")) / "graphs"
 
 

@@ -101,8 +101,8 @@ class Primitive:
     """Sizes and their defaults in ``simgnn hardware time``. None: required; a number: the default; a name: equal to
     that size by default. A program may state ``elements`` or ``bytes`` instead where the features accept them."""
     features: Callable[[Sizes], dict[str, FloatArray]]
-    """Function from the sizes of n pieces of work to the quantities that their time may depend on, by name
-    (:data:`UNITS`), each [n]."""
+    """Function from the sizes of n pieces of work to quantities [n] that time may depend on, by name
+    (:data:`UNITS`)."""
     per_cache: tuple[str, ...] = ("beyond_bytes",)
     """Features that exist once for each cache of the device."""
     terms: tuple[str, ...] = ("call", "rows", "bytes", "beyond_bytes")
@@ -116,11 +116,9 @@ class Primitive:
     """Sizes at which two profiles are compared. A tuple is an axis of a grid, a number is constant, and a function
     computes a size from the entries before it."""
     by_form: bool = False
-    """Whether cross-validation holds out all samples of one graph together. The ``form`` of a sample names the
-    graph."""
+    """Whether cross-validation holds out all samples of a graph together. The ``form`` of a sample names it."""
     by_shape: tuple[str, ...] = ()
-    """Sizes that define the shape of a sample, in any order. Cross-validation holds out samples of one shape
-    together."""
+    """Sizes that define the shape of a sample, in any order. Samples of one shape are held out together."""
     copies: bool = False
     """Whether the work is a copy: each byte of the feature ``bytes`` is read from memory and written to memory."""
     optional: bool = False
@@ -377,6 +375,5 @@ def feature_names(primitive: str, caches: tuple[str, ...] = ()) -> tuple[str, ..
 
 
 def unit_of(feature: str) -> str:
-    """Return the unit of a feature, such as "B", "flop" or "edges". The cache in a name such as "missed_rows/L2" is
-    ignored."""
+    """Return the unit of a feature, such as "B", "flop" or "edges". Caches in names ("missed_rows/L2") are ignored."""
     return UNITS[feature.partition("/")[0]]

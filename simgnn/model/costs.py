@@ -173,8 +173,8 @@ def _finished(layer: LayerSpec, rows: T) -> Piece[T]:
 
 
 def dropout(layer: LayerSpec, rows: T) -> list[Piece[T]]:
-    """Dropout of a layer's output, in place, or of its gradient. Drawing the mask counts as free: one integer hash for
-    four elements."""
+    """Dropout of a layer's output, in place, or of its gradient. Drawing the mask is free: one hash for four
+    elements."""
     return [pass_over(rows, layer.width_out, 2)]
 
 
@@ -238,8 +238,7 @@ class ReversedRows(NamedTuple):
 
 
 def passing_rows(layer: LayerSpec, through: bool, own_gradient: bool) -> ReversedRows:
-    """The rows that the backward of the update holds beside its outputs: gradients of the sums (``through``) and of own
-    rows.
+    """Rows that the update's backward holds beside its outputs, gradients of sums (``through``) and of own rows.
 
     An activation makes a masked copy of the incoming gradient, unless one of the gradients that are written is that
     copy (of sums that nothing is multiplied by). A limit makes one more, scaled down, before anything is written. GIN's

@@ -16,8 +16,7 @@ T = TypeVar("T")
 
 
 def user_shape(kind: str) -> tuple[bool, Any]:
-    """Return whether a user's layer "package.module:Class" has only ``forward``, and its ``prepared_width`` if it has
-    one.
+    """Return whether a user's layer "package.module:Class" has only ``forward``, and its ``prepared_width`` if any.
 
     Raises :class:`ConfigError` for a class that cannot be imported or is no layer; built-in kinds always pass."""
     if kind in BUILT_IN_LAYERS:

@@ -133,8 +133,7 @@ def index_array(length: int, below: int) -> IndexArray:
 
 @njit(cache=True, nogil=True)
 def _upper_ends(first_row: Any, bounds: Any, sources: Any, vertices: Any, low: Any, high: Any) -> Any:
-    """Fill ``low`` and ``high`` with the edges whose source is above their row. Returns their number, or -1 for an id
-    out of range."""
+    """Fill ``low`` and ``high`` with the edges whose source is above their row. Returns their number; -1: bad id."""
     kept = 0
     place = 0
     for row in range(len(bounds) - 1):

@@ -198,8 +198,7 @@ def partition_artifact(
 
 
 def key_of(wanted: Mapping[str, Any]) -> str:
-    """Return the name of a cached artefact: 24 hex digits of the SHA-256 of its canonical JSON and the format
-    version."""
+    """The name of a cached artefact: 24 hex digits of the SHA-256 of its canonical JSON and the format version."""
     return json_digest({**wanted, "format": FORMAT})[:24]
 
 

@@ -84,8 +84,7 @@ class BlockLayer:
         self.source = f"{names.prefix}prepared/{layer.index}" if layer.has_prepare else self.place.below
 
     def forward(self) -> str:
-        """Emit: prepare all rows, sum over the block, update the destination rows. Returns the buffer of the output
-        rows."""
+        """Emit: prepare all rows, sum over the block, update the destinations. Returns the buffer of the output."""
         builder, layer, segments = self.builder, self.layer, self.segments
         names, below = self.place.names, self.place.below
         if layer.has_prepare:

@@ -79,8 +79,7 @@ def write_run_directory(
 
 
 def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
-    """Return the content of ``plan/plan.json``: artefacts by path, the model's layers, how to train, the program's
-    digest."""
+    """The content of ``plan/plan.json``: artefacts by path, the model's layers, how to train, the program's digest."""
     experiment, facts, origin = prepared.experiment, prepared.stats.facts, prepared.stats.origin
     policies: dict[str, Policy] = {slot: getattr(experiment, slot) for slot in SLOTS}
     if prepared.batches is not None:

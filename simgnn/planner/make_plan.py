@@ -1,5 +1,4 @@
-"""Plans a program from an experiment and partition statistics. Every ``auto`` is resolved here and written into the
-plan."""
+"""Plans a program from an experiment and partition statistics. Every ``auto`` is resolved and recorded here."""
 
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -91,8 +90,7 @@ def _full_graph(experiment: Experiment, stats: PartitionStats) -> tuple[Program,
 
 
 def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
-    """Raise :class:`ConfigError` if the graph lacks what training needs, or the partition does not suit the
-    communication."""
+    """Raise :class:`ConfigError` if graph or partition lack what training or the communication need."""
     facts, communication = stats.facts, experiment.communication
     problems = []
     if stats.kind != communication.cut:
@@ -142,8 +140,7 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
 
 @dataclass(frozen=True)
 class _Transfers:
-    """How the experiment's freshness and codec carry out transfers. Loading checked which transfers freshness
-    serves."""
+    """How the experiment's freshness and codec carry out transfers. Loading checked what freshness serves."""
 
     experiment: Experiment
     builder: ProgramBuilder

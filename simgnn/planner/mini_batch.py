@@ -84,15 +84,13 @@ class StoredRows:
         return accesses([VERTICES, DRAWN_SEEDS, *map(drawn, range(1, self.hops + 1))])
 
     def check_fits(self) -> None:
-        """Raise :class:`~simgnn.errors.ConfigError` if caches and staged batches exceed the placement's memory
-        limit."""
+        """Raise :class:`~simgnn.errors.ConfigError` if caches and staged batches exceed the placement's memory."""
         builder, largest = self.builder, self.builder.columns["largest/inputs"]
         cached = np.zeros_like(largest) if self.cache is None else self.cache.rows
         self.placement.check_fits(cached, largest, builder.buffers[INPUTS].depth, self._width * builder.item_bytes)
 
     def staged(self, communication: BatchCommunication) -> list[Op]:
-        """Return the chain of staging ops: rows of other hosts, blocks and rows to the device, hot rows, the next
-        epoch's hot rows."""
+        """The chain of staging ops: rows of other hosts, blocks and rows to the device, hot rows, the next hot rows."""
         staging = Staging(self.builder, self._width)
         pulled = [communication.pull(staging)] if self.several_hosts else []
         hops = range(1, self.hops + 1)
@@ -170,7 +168,6 @@ class StoredRows:
 
 
 def _largest(column: IntArray) -> IntArray:
-    """The largest value over all steps, int64 [P]."""
     return np.asarray(column.max(axis=(1, 2)))
 
 
@@ -305,7 +302,6 @@ def _lookups(
 def _training(
     builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, train: TrainSection, learned_inputs: bool
 ) -> None:
-    """Emit layers, loss and update."""
     layers, top = model.layers, len(model.layers)
     learned_state(builder, layers, train.update_rule)
     builder.buffer(SEED_COUNT, 1, 1)

@@ -155,7 +155,6 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
 
 
 def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:
-    """Plan on mini-batches whose sizes are estimated."""
     # Numba: loaded when a graph is prepared
     from simgnn.planner.batch_sizes import ESTIMATE_NOTE, ESTIMATED, estimate_batches
 
@@ -166,7 +165,6 @@ def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:
 
 
 def _from_counted(experiment: Experiment, stats: PartitionStats, counted: Path) -> Prepared:
-    """Plan on mini-batches whose sizes were counted before."""
     sizes, hot_rows = load_sizes(counted)
     of, wanted = sizes.local.shape[:2], (experiment.ranks, experiment.train.epochs)
     if of != wanted:

@@ -90,8 +90,7 @@ def emit_loss(builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
 
 
 def keep_splits(builder: ProgramBuilder, rows: Size) -> None:
-    """Declare memory for the positions (int64) of training, validation and test rows: at most one per row of the
-    loss."""
+    """Declare memory for positions (int64) of training, validation and test rows: at most one per row of the loss."""
     builder.keep("rows of the splits", (rows, ITEM_BYTES["int64"]))
 
 

@@ -29,7 +29,6 @@ class Scheduling(Protocol):
     @property
     def sums_own_first(self) -> bool:
         """Whether sums of own rows are separate ops."""
-        ...
 
     def stream(self, nature: Nature, op: Op) -> Stream:
         """Return the stream that an op runs on."""

@@ -98,8 +98,7 @@ class Unrolled:
         return bool(self.ancestors[late] >> early & 1)
 
     def copy_of(self, node: Node, access: Access) -> tuple[str, int] | None:
-        """Return the physical copy of a buffer that an access uses: (name, slot). None: of a turn before the unrolled
-        ones."""
+        """The physical copy of a buffer that an access uses: (name, slot). None: of a turn before the unrolled ones."""
         buffer = self.program.buffers[access.buffer]
         turn = self._earlier_turn(node.turn, access.steps_back, access.epochs_back)
         if turn is None:
@@ -202,8 +201,7 @@ def _conflicts(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]], inde
 
 
 def _needed(graph: Unrolled, ancestors: Sequence[int], index: int, wanted: set[int]) -> tuple[list[int], int]:
-    """The wanted predecessors that no other dependency implies, latest first; and a bit set of all nodes that end
-    before."""
+    """The wanted predecessors that no other implies, latest first; and a bit set of all nodes that end before."""
     bits, needed = 0, []
     for parent in graph.parents[index]:
         if parent < index:

@@ -1,5 +1,4 @@
-"""Decides which op each stream of a rank runs next. Simulator and executor share it; it knows no clock, thread or
-tensor.
+"""Decides which op each stream of a rank runs next. Both backends share it; it knows no clock, thread or tensor.
 
 A communicating stream runs its ops in program order. For any other stream the schedule picks one of the ready ops, by
 default the first in program order."""

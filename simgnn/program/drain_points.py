@@ -1,5 +1,4 @@
-"""The points at which a run waits until all its ops have ended: between epochs, before an evaluation or a
-checkpoint."""
+"""The points at which a run waits until all ops have ended: between epochs, before an evaluation or a checkpoint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -17,8 +17,7 @@ ITEM_BYTES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Rows of one width. ``persistent`` buffers live for the whole run, others from their first write to their last
-    read.
+    """Rows of one width. ``persistent`` ones live for the whole run, others from first write to last read.
 
     A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
     ``inner``: a module or the optimizer holds it; ops name it only for the memory that it takes. ``lasting``: allocated
@@ -136,8 +135,7 @@ NCCL allows one group in flight at a time."""
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group: ``members`` = "world", "host" (one per host) or the name of a column with each rank's group
-    id."""
+    """A process group: ``members`` = "world", "host" (one per host) or the column with each rank's group id."""
 
     name: str
     members: str = "world"

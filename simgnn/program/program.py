@@ -56,8 +56,7 @@ class Publication:
 
 
 def counted_as(tally: str, copies: int) -> str:
-    """Return the name of the decision that counts the woken masters with ``copies`` copies, among those under
-    ``tally``."""
+    """The name of the decision that counts the woken masters with ``copies`` copies, among those under ``tally``."""
     return f"{tally}-{copies}"
 
 
@@ -163,8 +162,7 @@ class Program:
 
 
 def carried(program: Program) -> frozenset[str]:
-    """Return the buffers that outlive a turn: persistent ones, rings, and those read before they are written in a
-    turn."""
+    """The buffers that outlive a turn: persistent ones, rings, and those read before they are written in a turn."""
     return remembered(program) | {buffer.name for buffer in program.buffers.values() if buffer.depth > 1}
 
 

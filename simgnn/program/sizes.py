@@ -96,8 +96,7 @@ class SizeTable:
     routes: Mapping[str, Route] = field(default_factory=dict)
 
     def per_rank(self, size: Size, epoch: int, step: int, decided: Mapping[str, IntArray] | None = None) -> IntArray:
-        """Return a size on every rank in one turn, int64 [P]. A decision that is not in ``decided`` counts as its
-        bound."""
+        """A size on every rank in one turn, int64 [P]. A decision that is not in ``decided`` counts as its bound."""
         if isinstance(size, Decision):
             if decided is not None and size.name in decided:
                 return decided[size.name]

@@ -1,5 +1,4 @@
-"""Stores a program as ``program.json`` (templates, buffers, streams) and ``columns.npz`` (sizes), and computes its
-digest."""
+"""Stores a program as ``program.json`` (templates, buffers, streams) and ``columns.npz`` (sizes); its digest."""
 
 import hashlib
 import json

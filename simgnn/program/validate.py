@@ -203,7 +203,6 @@ def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
 
 
 def _member_ids(program: Program, group: Group) -> IntArray:
-    """The id of each rank's sub-group, int64 [P]."""
     if group.members == "world":
         return np.zeros(program.ranks, dtype=np.int64)
     if group.members == "host":

@@ -268,7 +268,6 @@ def batches_that_differ(first: pa.Table, second: pa.Table) -> int:
 
 
 def _held(table: pa.Table) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """Counts of each batch, by rank, epoch and step."""
     if table.schema.names != BATCHES_SCHEMA.names:
         raise ConfigError(
             f"batches.parquet: got the columns {', '.join(table.schema.names)}, expected "

@@ -42,8 +42,7 @@ class RankTimes(_Table):
 
 
 class JitterCorrection(_Table):
-    """Correction of a prediction for jitter: a synchronous step waits for its slowest rank, which a deterministic run
-    misses.
+    """Correction for jitter: a synchronous step waits for its slowest rank, which a deterministic run misses.
 
     ``epoch_s_median``: of the deterministic run, without jitter; ``added_s``: what jitter adds to a median epoch;
     ``wait_s``: the part of it that is waiting at each op, mean over ranks. ``epoch_s`` and the ranks' waits already

@@ -76,7 +76,6 @@ def _points(lines: Sequence[CaseLine]) -> dict[str, Any]:
 
 
 def _tables(board: Scoreboard) -> list[tuple[str, list[str], Rows]]:
-    """Title, columns and rows of each table."""
     cases = [
         [line.case.name, f"{line.predicted_s:.4f} s", f"{line.measured_s:.4f} s", _percent(line.spread),
          _percent(line.error, signed=True), _percent(None if line.noise is None else 2 * line.noise),

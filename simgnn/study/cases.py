@@ -62,8 +62,7 @@ def case_experiment(extends: str, settings: Sequence[Table], hardware: str | Non
 
 
 def with_data_folder(experiment: Experiment) -> Experiment:
-    """Replace ``$SIMGNN_DATA/`` in an experiment's graph source. Raises :class:`ConfigError` if the graph is
-    missing."""
+    """Replace ``$SIMGNN_DATA/`` in a graph source. Raises :class:`ConfigError` if the graph is missing."""
     source = experiment.graph.source
     if not source.startswith(DATA):
         return experiment

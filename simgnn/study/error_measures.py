@@ -20,8 +20,7 @@ NOISE_FACTOR = 2.0
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of one predictor on one group of cases. Errors are shares of the measured median; None: cannot be
-    computed.
+    """Scores of a predictor on a group of cases. Errors are shares of the measured median; None: cannot be computed.
 
     ``bias``: median signed error. ``noise``: median standard error of measured medians. ``tau_pairs``,
     ``regret_groups``, ``coverage_n``: pairs, groups, cases judged. ``coverage_certain``, ``coverage_possible``:

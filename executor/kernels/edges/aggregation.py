@@ -22,21 +22,17 @@ class Aggregation(Protocol):
 
     def forward(self, inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
         """[n, F] from ``inner`` [n, F] and ``halo`` [h, F]; no autograd."""
-        ...
 
     def sum_own(self, inner: torch.Tensor) -> torch.Tensor:
         """The part of :meth:`forward` that needs no halo row, [n, F]."""
-        ...
 
     def add_halo(self, total: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
         """What :meth:`forward` gives, to the last bit, from ``total``, the result of :meth:`sum_own`. A new tensor."""
-        ...
 
     def backward(
         self, gradient: torch.Tensor, inner: bool, halo: bool
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Gradients of ``inner`` [n, F] and ``halo`` [h, F], each where asked for, from that of the sums [n, F]."""
-        ...
 
 
 class NumbaAggregation:

@@ -22,7 +22,6 @@ class Block(Protocol):
     def add(self, rows: torch.Tensor, total: torch.Tensor | None, finish: bool) -> torch.Tensor:
         """``total`` [n, F] (None: zeros) plus the scaled sums of ``rows`` [m, F]; with ``finish`` times the scaling of
         the destinations. A new tensor [n, F]; no autograd."""
-        ...
 
 
 class BlockEdges:

@@ -129,8 +129,7 @@ class Scaling:
     own: torch.Tensor | None = None
 
     def arrays(self, first: int = 0, last: int | None = None) -> dict[str, Any]:
-        """Keyword arguments of :func:`executor.kernels.edges.spmm.spmm`; scalings of destinations cut to
-        first..last."""
+        """Arguments of :func:`executor.kernels.edges.spmm.spmm`; scalings of destinations are cut to first..last."""
 
         def cut(values: torch.Tensor | None) -> Any:
             return None if values is None else values.numpy()[first:last]

@@ -190,8 +190,6 @@ def products(typingctx, one, i, other, j, column, width):  # type: ignore[no-unt
 
 
 class _Products:
-    """Writes the loops of :func:`products`."""
-
     def __init__(self, context: Any, builder: Any, kinds: Any, args: Any) -> None:
         self.builder = builder
         self.item = kinds[0].dtype.bitwidth // 8

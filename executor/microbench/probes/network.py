@@ -26,8 +26,7 @@ def _items(nbytes: float) -> int:
 
 @dataclass(frozen=True)
 class Circle:
-    """``ranks`` ranks that communicate with each other, and the probes of it. ``group``: theirs, on its members; None
-    elsewhere.
+    """``ranks`` ranks that communicate, and the probes of it. ``group``: theirs, on its members; None elsewhere.
 
     ``scope`` "host": several circles may run a probe at once, one a host, and each is timed by itself.
     """

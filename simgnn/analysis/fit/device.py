@@ -26,8 +26,7 @@ FEWEST_CACHED_LEVEL = 2
 """Lowest cache level with terms in curves. Prefetching hides the misses of the first level."""
 REACH = "TLB"
 """Name under which a profile holds the reach of address translation as one more cache. Each access to rows further
-apart costs a page table walk, on virtual machines the largest part of a random read. No system file states the
-reach."""
+apart costs a page table walk, on virtual machines the largest part of a random read. No file states it."""
 REACH_MIB = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SWITCH = "switch"
 """The node that links the GPUs of a host."""
@@ -84,8 +83,7 @@ def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
 def with_reach(
     samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None
 ) -> dict[str, ProfileCache]:
-    """Return the caches with one more, REACH, whose size is the one among REACH_MIB that predicts held-out aggregations
-    best."""
+    """Return the caches and one more, REACH: the size among REACH_MIB that predicts held-out aggregations best."""
     spmm = [sample for sample in samples if sample.primitive == SPMM.name]
     if not spmm:
         return dict(caches)
@@ -173,8 +171,7 @@ def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
 
 
 def _groups(samples: Sequence[Sample]) -> list[str] | None:
-    """Keys of the groups that are held out together: all samples of one graph, or of one layer shape; None: no
-    groups."""
+    """Keys of the groups that are held out: all samples of one graph, or of one layer shape; None: no groups."""
     primitive = PRIMITIVES[samples[0].primitive]
     if primitive.by_form:
         return [sample.form.removesuffix("-reversed") for sample in samples]

@@ -182,8 +182,7 @@ def _best(host: int, pairs: Mapping[tuple[int, int], Pair]) -> Pair:
 
 
 def _latencies(hosts: int, rest: Mapping[tuple[int, int], float]) -> list[float]:
-    """Latency of the link of each host. For each pair, two latencies add up to the ``rest`` beyond the message
-    floor."""
+    """Latency of each host's link. For each pair, two latencies add up to the ``rest`` beyond the message floor."""
     # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
 

@@ -28,8 +28,7 @@ class Fit:
     """Fitted coefficients [k] >= 0, and errors of held-out samples, each predicted by a fit without it.
 
     ``spread``: robust sigma (1.4826 MAD) of log residuals; ``mean_error``: mean |log residual|; ``median_error``:
-    median relative error; ``worst``: largest |log residual|. ``used``: number of samples fitted; ``left_out``: number
-    of outliers.
+    median relative error; ``worst``: largest |log residual|. ``used``: samples fitted; ``left_out``: outliers.
     """
 
     coefficients: FloatArray

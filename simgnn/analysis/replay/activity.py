@@ -22,7 +22,7 @@ from simgnn.record.rundir import RunDirectory
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded run: its program, digests of its partition, and its decisions
+    """A recorded run: program, digests of its partition, and decisions
     (:func:`simgnn.record.activity.decisions_of`)."""
 
     root: Path

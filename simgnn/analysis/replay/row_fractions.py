@@ -133,8 +133,7 @@ def arrivals(program: Program) -> dict[str, str]:
 
 def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], str]:
     """What masters publish ``here``, of the ``wanted`` decisions by name: rows of each pair int64 [P, P, epochs, 1],
-    woken masters int64 [P, epochs, 1]. Where statistics lack numbers of copies it is empty, with the reason in
-    words."""
+    woken masters int64 [P, epochs, 1]. Without numbers of copies it is empty, with the reason in words."""
     recorded = {one.published: one for one in carried.there.publications}
     result: dict[str, IntArray] = {}
     for one in carried.here.publications:

@@ -142,7 +142,6 @@ def parse_ranks(text: str | None) -> tuple[int, ...] | None:
 
 
 def _show(calibration: "Calibration") -> None:
-    """Print the fitted curves with residuals."""
     errors = ["median error", "spread", "worst"]
     columns = ["device", "primitive", "ranks x threads", "samples", "left out", *errors, "costs"]
     work = [list(row.values()) for row in _curve_rows(calibration)]

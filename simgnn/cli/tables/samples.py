@@ -113,8 +113,8 @@ def hot_row_counts(text: str) -> list[int]:
 
 
 def fetch_report(found: Forecast, row_bytes: int | None, window: int) -> dict[str, Any]:
-    """Build the report on fetches as plain values. Rows are sums over ranks and epochs, ``buffer_rows`` is of the
-    fullest rank.
+    """Build the report on fetches as plain values. Rows are sums over ranks and epochs, ``buffer_rows`` of the fullest
+    rank.
 
     ``row_bytes``: of one input row, None if the graph has no features. ``window``: batches with a staging buffer.
     ``enough_hot_rows`` is None if caches keep rows of the previous epoch, which costs nothing.

@@ -55,8 +55,7 @@ DRAWING: tuple[type[Action[Any]], ...] = (
 
 
 def asked(hop: int) -> str:
-    """The buffer of a hop's split frontier, and the route of its requests, from the rank that replies to the one that
-    asks."""
+    """The buffer of a hop's split frontier, and the route of its requests, from replying ranks to the asking ones."""
     return f"asked/{hop}"
 
 

@@ -37,8 +37,7 @@ ORDER_BYTES = 3 * ID_BYTES
 
 
 class PickGradients(RankAction[Callable[[PolicyContext, Array, Array, Array], tuple[Array, ...]]]):
-    """Copy the gradients of a batch's vectors to the host, grouped by the rank that writes them, with the number of
-    seeds."""
+    """Copy the gradients of a batch's vectors to the host, grouped by the rank that writes them, and count seeds."""
 
 
 class SumGradients(RankAction[Callable[..., tuple[Array, Array]]]):

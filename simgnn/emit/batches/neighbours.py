@@ -104,8 +104,7 @@ class NeighbourSampling(Batching, ABC):
             )  # fmt: skip
 
     def sizes_of(self, ranks: int) -> int | tuple[int, ...]:
-        """Return the seed vertices of a full batch: one number where all P ranks have equally many, else one for each
-        rank.
+        """Return the seed vertices of a full batch: one number if all P ranks have as many, else one for each rank.
 
         Raises :class:`ConfigError` where a rank would have none."""
         if self.global_batch is None:
@@ -120,12 +119,10 @@ class NeighbourSampling(Batching, ABC):
 
     @abstractmethod
     def drawing(self, hops: int) -> tuple[Work, ...]:
-        """The work of drawing a batch of ``hops`` hops during training, in columns of
-        :mod:`simgnn.emit.batches.names`."""
+        """The work of drawing a batch of ``hops`` hops in training, in columns of :mod:`simgnn.emit.batches.names`."""
 
     def training_of(self, stats: "PartitionStats") -> "NDArray[np.int64]":
-        """Return the number of vertices that each rank trains on in an epoch, int64 [P], from the statistics of a
-        graph.
+        """Return the number of vertices that each rank trains on in an epoch, int64 [P], from statistics.
 
         Raises :class:`ConfigError` where no rank has a full batch and partial batches are dropped."""
         if self.split == "even":
@@ -151,8 +148,7 @@ class NeighbourSampling(Batching, ABC):
     def plan(
         self, csr: "CSR", train: "NDArray[np.int64]", partition: "Partition", rank_hosts: "NDArray[np.int64]", seed: int
     ) -> "SamplingPlan":
-        """Plan which rank samples which batches. ``train``: ascending training vertices, int64 [n]; ``rank_hosts``
-        int64 [P]."""
+        """Plan which rank samples which batches. ``train`` int64 [n]: training vertices; ``rank_hosts`` int64 [P]."""
         # Numba: loaded when batches are planned; checking an experiment does not need it
         from simgnn.sampling.batches.plan import SamplingPlan, even_split, local_split
 

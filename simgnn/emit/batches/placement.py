@@ -65,8 +65,7 @@ class RowStore(Placement, ABC):
         return self
 
     def caching(self, rows: int) -> Self:
-        """Return this policy with ``rows`` cached rows; raises :class:`~simgnn.errors.ConfigError` if it cannot cache
-        any."""
+        """This policy with ``rows`` cached rows; raises :class:`~simgnn.errors.ConfigError` if it cannot cache any."""
         if rows:
             raise ConfigError(
                 f"placement.kind: got '{self.label}', which keeps no rows of other hosts, with sizes of batches that "

@@ -18,8 +18,7 @@ Phase = Literal["forward", "setup"]
 
 
 class LocateRows(RankAction[Callable[[PolicyContext, Array], tuple[Array, Array]]]):
-    """Find the input rows of a batch that other hosts hold: (rank, row on that rank) int64 [k] each, ordered by
-    rank."""
+    """Find a batch's input rows on other hosts: (rank, row on that rank) int64 [k] each, ordered by rank."""
 
 
 class ServeRows(RankAction[OfOne]):

@@ -41,8 +41,7 @@ from simgnn.program.sizes import Column, Decision, Size
 
 @dataclass(frozen=True)
 class WithinHosts:
-    """The stages of a sync inside hosts, where hosts add up their mirrors first. ``inward`` None: mirrors have no
-    parts.
+    """The stages of a sync inside hosts that add up their mirrors first. ``inward`` None: no parts.
 
     One replica stands for its host (see :data:`simgnn.partition.local.vertex_cut.LEVELS`). Inward, it adds up the other
     replicas' parts as last sent; only this sum is tested and sent on. Outward, it passes on the bytes that the master

@@ -1,5 +1,4 @@
-"""Names of the rows that travel in a stage: a bitmap over all rows that may travel, or the positions of those that
-do."""
+"""Names of the rows that travel in a stage: a bitmap over all rows that may travel, or the positions of those."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -26,8 +25,7 @@ def add_mask_route(builder: ProgramBuilder, route: str) -> str:
 
 
 def add_count_route(builder: ProgramBuilder, route: str) -> str:
-    """Add a route of one number for each pair that has rows, its reverse, and columns as :func:`add_mask_route`
-    does."""
+    """Add a route of one number for each pair with rows, its reverse, and columns as :func:`add_mask_route` does."""
     return _beside(builder, route, "count", lambda rows: (rows > 0).astype(np.int64))
 
 

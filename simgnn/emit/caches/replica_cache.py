@@ -1,7 +1,6 @@
 """Actions of the cache over masters and mirrors, which complete sums over the replicas of a vertex at run time.
 
-Rows of masters that have mirrors are a rank's *shared* rows, in ascending order; states of masters have a row for
-each."""
+Rows of masters that have mirrors are a rank's *shared* rows, in ascending order, one row each."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -150,8 +149,7 @@ class EncodeSums(Action[ChoosesRows]):
     def run(
         self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
     ) -> tuple[Array, ...]:
-        """Return the rows to send, in wire order; with a codec also ``published``, the sums that copies continue
-        with."""
+        """The rows to send, in wire order; with a codec also ``published``, the sums that copies continue with."""
         packed = self.packed(context, chosen, sums, published)
         wire = self.addressed(context, packed, chosen, mask)
         return (wire,) if published is None else (wire, published)
@@ -205,8 +203,7 @@ class Relay(Action[ChoosesRows]):
     """List the rows with new values, which are passed on to the other replicas on the host."""
 
     def run(self, context: PolicyContext, origin: Array) -> tuple[Array, ...]:
-        """Return the mask over the rows of each peer, and the places (see :class:`FindNews`) of the rows it names,
-        int64 [k]."""
+        """The mask over the rows of each peer, and the places (see :class:`FindNews`) of its rows, int64 [k]."""
         of_wire = origin[context.leaving, 0]
         fresh = of_wire != 0
         return sent_mask(context, origin).pack(fresh), of_wire[fresh]
@@ -231,8 +228,7 @@ class TakeSums(Action[ChoosesRows]):
     def run(
         self, context: PolicyContext, arrived: Array, mask: Array, kept: Array, rows: Array, published: Array
     ) -> tuple[Array, ...]:
-        """Return ``kept``, the masters' sums as mirrors have them, and ``rows``: all local rows, which become the
-        sums."""
+        """``kept``, the masters' sums as mirrors have them, and ``rows``: all local rows, which become the sums."""
         kept = take_arrived(self.codec, context, arrived, mask, kept)
         put_rows(rows, context.arriving, kept)
         return kept, put_rows(rows, shared_rows(context), published)

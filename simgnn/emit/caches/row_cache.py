@@ -25,8 +25,7 @@ class ChoosesRows(Policy, ABC):
 
     @abstractmethod
     def moved(self, context: PolicyContext, rows: Array, cached: Array, state: State) -> Array:
-        """Choose which of ``rows`` [n, F] travel, bool [n]. ``cached``: the rows as last sent, zeros before the first
-        time."""
+        """Choose which of ``rows`` [n, F] travel, bool [n]. ``cached``: rows as last sent, zeros at the beginning."""
 
     def init(self, context: PolicyContext) -> State:
         """Return the state before the first epoch."""
@@ -37,8 +36,8 @@ class ChoosesRows(Policy, ABC):
         return state
 
     def index_form(self) -> IndexForm:
-        """How the rows that travel are named: "bitmap", a bit for each that may travel; or "ids", the positions of
-        those that do."""
+        """How rows that travel are named: "bitmap", a bit for each that may travel; "ids", the positions of those that
+        do."""
         return "bitmap"
 
     def adds_woken_parts(self) -> bool:

@@ -1,5 +1,4 @@
-"""Broadcasts of whole blocks: each rank that has rows sends them to all others, which add to their sums as blocks
-arrive."""
+"""Broadcasts of whole blocks: ranks that have rows send them to all others, which add them to their sums."""
 
 from collections.abc import Iterator
 
@@ -79,15 +78,13 @@ class ArrivingBlocks:
         self.builder.keep(f"degrees of block {root}", (self.rows[root], ITEM_BYTES["int64"]))
 
     def _transfer(self, sync: BlockSync) -> BlockTransfer:
-        """Freshness decides in training only: evaluations are exact, and input rows that travel once are sent
-        unchanged."""
+        """Freshness decides in training only: evaluations are exact, and input rows that travel once are sent as is."""
         if sync.templates == self.names.train:
             return self.expand(sync)
         return PlainBlocks(self.builder, sync, None)
 
     def _after(self, sync: BlockSync, position: int) -> tuple[Dependency, ...]:
-        """The ops that a broadcast waits for, so that at most ``ahead`` blocks wait to be summed, and epochs do not
-        overlap."""
+        """The ops that a broadcast waits for: at most ``ahead`` blocks wait to be summed, and epochs do not overlap."""
         behind = position - 1 - self.ahead
         if behind >= 0:
             return (Dependency(sync.op(f"aggregate/{self.roots[behind]}")),)

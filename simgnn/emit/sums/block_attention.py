@@ -102,8 +102,7 @@ class BlockAttention:
         return Scratch(rows_of(self.names.rows, width * self.builder.item_bytes), own_block=root)
 
     def _complete(self, source: str, state: list[str]) -> None:
-        """Send the gradients of targets' scores to their owners, and complete the gradients of prepared rows with
-        them."""
+        """Send the gradients of targets' scores to their owners, and complete those of prepared rows with them."""
         layer, builder, names, index = self.layer, self.builder, self.names, self.layer.index
         reads = [*state[:3], source]
         if self.sums.ranks > 1:

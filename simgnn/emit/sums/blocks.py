@@ -1,5 +1,4 @@
-"""Sums over blocks: as the block of a rank arrives, its rows are added to the sums of the vertices that they point
-to."""
+"""Sums over blocks: as the block of a rank arrives, its rows are added to the sums of their targets."""
 
 from simgnn.emit.blocks import Arrived, BlockSync, BlockTransfer
 from simgnn.emit.communication import CopiedRows

@@ -115,8 +115,7 @@ class MirrorSums:
     def _stages(
         self, layer: LayerSpec, rows: str, landing: Literal["add", "max"] = "add", of: str = ""
     ) -> tuple[Stage, ...]:
-        """Gather, from the outermost hop inward, and scatter, outward, of the buffer ``rows``, in place; names begin
-        with ``of``."""
+        """Gather, from the outermost hop inward, and scatter ``rows``, outward, in place; names begin with ``of``."""
         inward = [self._stage(layer, rows, level, landing, f"{of}gather") for level in reversed(self.levels)]
         outward = [self._stage(layer, rows, level, "put", f"{of}scatter") for level in self.levels]
         return (*inward, *outward)

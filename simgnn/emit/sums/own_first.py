@@ -91,8 +91,7 @@ class OwnFirst:
         self, layer: LayerSpec, source: str, halo: str, target: str, from_halo: Sequence[Piece[Size]],
         from_own: Sequence[Piece[Size]],
     ) -> None:  # fmt: skip
-        """The gradient of own rows' scores as targets has a part from each kind of edge; the first op hands its part
-        on."""
+        """Own rows' scores as targets get a gradient from each kind of edge; the first op hands its part on."""
         index, heads = layer.index, layer.heads
         scores = self.builder.buffer(f"d/target/{index}", self.names.rows, heads)
         read = [f"d/aggregated/{index}", source, f"maximum/{index}", f"parameters/{index}"]

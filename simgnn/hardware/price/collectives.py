@@ -95,8 +95,7 @@ def steps(kind: str, algorithm: str, ranks: int) -> int:
 
 
 def bytes_moved(kind: str, ranks: int, nbytes: float) -> float:
-    """Return the bytes that pass each rank of a ring. ``nbytes``: size of the buffer (all-gather: the part of one
-    rank)."""
+    """The bytes that pass each rank of a ring. ``nbytes``: size of the buffer (all-gather: the part of one rank)."""
     if ranks < 2:
         return 0.0
     shares = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "allgather": ranks - 1.0}
@@ -146,8 +145,7 @@ def binomial_rounds(ranks: Sequence[int], root: int) -> list[list[tuple[int, int
 
 
 def hops(entry: Collective, ranks: int, nbytes: float) -> float:
-    """Return the number of messages one after the other in a call: the steps of the algorithm, for every round of
-    chunks."""
+    """The number of messages one after the other in a call: the steps of the algorithm, for every round of chunks."""
     count = steps(entry.kind, entry.algorithm, ranks)
     if entry.chunk is None or ranks < 2:
         return count

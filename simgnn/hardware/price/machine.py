@@ -60,8 +60,8 @@ def _spots(profile: Profile, name: str, host: Host, ranks: int) -> list[Spot]:
 class Machine:
     """Ranks placed on devices. ``hosts`` [P]: host number of each rank; ``devices`` [P]: full device name of each rank.
 
-    ``threads_per_rank`` [P]: CPU threads of each rank, by default the cores of its device divided by the ranks there,
-    at least 1.
+    ``threads_per_rank`` [P]: CPU threads of each rank, by default the cores of its device over the ranks there, at
+    least 1.
     """
 
     profile: Profile
@@ -140,8 +140,7 @@ class Machine:
         return self.network.route(ends[i], ends[j])
 
     def path(self, i: int, j: int, backend: str = "default") -> Path:
-        """Return what a message from rank i to rank j crosses: the send port of i, the links, the receive port of j.
-        Cached."""
+        """What a message from rank i to rank j crosses: send port of i, links, receive port of j. Cached."""
         key = i, j, backend
         found = self._paths.get(key)
         if found is None:

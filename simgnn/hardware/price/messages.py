@@ -75,8 +75,7 @@ def price_message(machine: PlacedRanks, i: int, j: int, nbytes: float, backend: 
 def price_messages(
     machine: PlacedRanks, source: Sequence[int] | Ints, target: Sequence[int] | Ints, nbytes: Floats, backend: str
 ) -> MessagePrices:
-    """Return the prices of n messages: message k has ``nbytes[k]`` bytes and goes from ``source[k]`` to
-    ``target[k]``."""
+    """The prices of n messages: message k has ``nbytes[k]`` bytes and goes from ``source[k]`` to ``target[k]``."""
     _, library = machine.backend(backend)
     message = library.message
     rate = np.full(len(nbytes), _library_rate(library))

@@ -215,8 +215,7 @@ def numbers_behind(
     """Return every number of the profile that the price of the op on this machine depends on, each once.
 
     ``at_once`` [P]: concurrency at which the work of each rank is priced. ``crossed``: links, as positions in
-    ``machine.links``, of the copies to and from host memory; empty if there are none, or if the processor does the
-    copies.
+    ``machine.links``, of the copies to and from host memory; empty if there are none.
     """
     form = question.form
     found: list[Told]
@@ -245,8 +244,7 @@ def weakest(numbers: Sequence[Told]) -> Source | None:
 
 
 def _curves(primitive: Primitive, sizes: Mapping[str, int], machine: Machine, at_once: Sequence[int]) -> list[Told]:
-    """The curve that prices the work on each kind of device. The spread of a stand-in is None, as it was never
-    measured."""
+    """The curve that prices the work on each kind of device. A stand-in has no spread: it was never measured."""
     found = []
     for rank, kind in enumerate(machine.types):
         key = f"devices.{kind}.curves.{primitive.name}"

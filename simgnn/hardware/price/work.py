@@ -155,8 +155,7 @@ def choose_level(device: Device, name: str, primitive: str, concurrency: int, th
 
 
 def stand_in_of(device: Device, primitive: str) -> Callable[[Sizes], tuple[StandIn, ...]] | None:
-    """Return the function that replaces work by other work where the device has no curve of the primitive; else
-    None."""
+    """The function that replaces work by other work where the device has no curve of the primitive; else None."""
     row = PRIMITIVES.get(primitive)
     return None if row is None or device.curves_of(primitive) else row.stand_in
 

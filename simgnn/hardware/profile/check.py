@@ -10,14 +10,12 @@ from simgnn.hardware.topology.routes import lay_out
 from simgnn.hardware.topology.topology import expand_edges
 
 TRAINING_PRIMITIVES = tuple(name for name, row in PRIMITIVES.items() if not row.optional and row.stand_in is None)
-"""Primitives that full-graph training needs. Work of another primitive without a curve has no price, or that of a
-stand-in."""
+"""Primitives that full-graph training needs. Other work without a curve has no price, or that of a stand-in."""
 TRAINING_COLLECTIVES = ("allreduce", "exchange")
 
 
 def price_problems(profile: Profile) -> list[str]:
-    """List what a profile lacks for a simulation of training: curves of devices, links among ranks, collectives of a
-    backend."""
+    """List what a profile lacks for training: curves of devices, links among ranks, collectives of a backend."""
     used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
     curves = {name: {curve.primitive for curve in device.curves} for name, device in profile.devices.items()}
     problems = _missing_curves({name: present for name, present in curves.items() if name in used})
@@ -55,8 +53,7 @@ def price_problems(profile: Profile) -> list[str]:
 
 
 def table_price_problems(table: Mapping[str, Any]) -> list[str]:
-    """Find the problems of :func:`price_problems` in a table that is not a valid profile, to report them with all
-    others."""
+    """Find the problems of :func:`price_problems` in a table that is not a valid profile, to report all at once."""
     hosts = _mapping(_mapping(table.get("topology")).get("hosts"))
     placed = [entry.get("type") for host in hosts.values() for entry in _tables(host, "devices")]
     problems = _missing_curves(

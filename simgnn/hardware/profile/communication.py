@@ -1,5 +1,4 @@
-"""Communication tables of a profile: kinds of links, and what libraries (Gloo, NCCL) add to messages and
-collectives."""
+"""Communication tables of a profile: kinds of links; what libraries (Gloo, NCCL) add to messages and collectives."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -90,8 +89,7 @@ class LinkType(Strict):
         return (self.bandwidth,) if self.message_bandwidth is None else (self.bandwidth, self.message_bandwidth)
 
     def message_rate(self, nbytes: float) -> float:
-        """Return the bytes per second of one message of this size alone on the link after a pause; infinite if it
-        passes as a burst."""
+        """Bytes per second of one message of this size alone on the link after a pause; infinite for a burst."""
         rate = min(limit.value for limit in self.rates)
         if self.efficiency is not None:
             rate *= self.efficiency.at(nbytes)
@@ -225,8 +223,7 @@ class Choice(Strict):
     """How a library chooses the algorithm of an all-reduce: the one with the higher expected rate.
 
     With bandwidth b, the expected rate of a ring is b x P / 2(P-1), and that of a tree is b x ``tree_over_ring`` x the
-    share at the buffer size. Below the first of the ``shares`` a ring is used. The expectations of the library may be
-    wrong.
+    share at the buffer size. Below the first of the ``shares`` a ring is used. Expectations may be wrong.
     """
 
     scope: Literal["host", "cluster"]
@@ -253,8 +250,7 @@ class Backend(Strict):
     (``choices``, one per scope).
 
     A kind and scope may have entries for several rank counts, several ranges of sizes, and several algorithms that a
-    choice distinguishes. Two entries that fit the same call are rejected, so that prices do not depend on the order in
-    a file.
+    choice distinguishes. Two entries that fit the same call are rejected, so the order in a file does not matter.
 
     ``memory``: where buffers must be for sending and receiving. With "host" (always for Gloo), ranks on GPUs copy to
     host memory before a call and back after it.

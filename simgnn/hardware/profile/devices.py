@@ -201,8 +201,7 @@ def _primitive_of(info: ValidationInfo) -> str:
 
 
 class Device(Strict):
-    """One kind of device. ``peer_to_peer``: whether a GPU reaches the memory of another GPU without a copy through the
-    host.
+    """One kind of device. ``peer_to_peer``: whether GPUs reach each other's memory without a copy through the host.
 
     ``cores``: CPU cores that all ranks of the host share; None for a GPU. ``sockets``: number of CPU sockets that this
     device stands for; ranks may move between them. None: not stated, as for power.

@@ -1,5 +1,4 @@
-"""Find profile files: by path, in the folders of ``$SIMGNN_HWPROFILES``, then among the profiles shipped in
-``hwprofiles``."""
+"""Find profile files: by path, in the folders of ``$SIMGNN_HWPROFILES``, then among the shipped ones."""
 
 import os
 from datetime import timedelta

@@ -43,7 +43,6 @@ SCOPES = {"any": "", "host": " inside a host", "cluster": " across hosts"}
 
 
 def _stated(number: Number | None) -> str:
-    """Text of a number with spread and source."""
     if number is None:
         return "not stated"
     spread = "" if number.spread is None else f" ± {format_quantity(number.spread, 'ratio')}"
@@ -52,7 +51,6 @@ def _stated(number: Number | None) -> str:
 
 
 def _rounded(value: float, dimension: str) -> str:
-    """Text of a value with four digits; bytes are exact."""
     return format_quantity(float(f"{value:.4g}") if dimension != "bytes" else value, dimension)
 
 

@@ -159,7 +159,6 @@ def _compare_link(name: str, one: LinkType, other: LinkType) -> Iterator[Finding
 def _compare_numbers(
     what: str, level: str, one: Number | None, other: Number | None, longer_is_faster: bool = False
 ) -> Iterator[Finding]:
-    """Compare two numbers, unless one is missing or zero."""
     before, after = (0.0 if number is None else float(number.value) for number in (one, other))  # type: ignore[attr-defined]
     if before and after:
         ratio = before / after if longer_is_faster else after / before
@@ -278,8 +277,7 @@ def _compare_group(
 
 
 def _passed_over(backends: Sequence[Backend], used: Set[int], reported: Set[Key]) -> list[str]:
-    """Lines on the collectives that have entries outside ``used``, with the reason, except for groups in
-    ``reported``."""
+    """Lines on the collectives with entries outside ``used``, with the reason, except for groups in ``reported``."""
     reasons: dict[str, list[list[Collective]]] = {}
     for side, backend in enumerate(backends):
         for entry in backend.collectives:

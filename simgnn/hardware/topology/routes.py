@@ -23,8 +23,7 @@ MEMORY_KINDS = ("memory", "socket", "pcie-switch")
 @dataclass(frozen=True, slots=True)
 class Link:
     """A resource that flows share: its capacity in bytes per second, and its burst, the bytes that pass at once after a
-    pause. A full-duplex link is two of them, one per direction. ``load``: how it delays others while messages fill
-    it."""
+    pause. A full-duplex link is two of them, one per direction. ``load``: how a full one delays others."""
 
     name: str
     capacity_bytes_per_s: float
@@ -93,8 +92,7 @@ class Network:
         return self._routes[key]
 
     def host_memory(self, device: str) -> str:
-        """Return the node that stands for the host memory of a device: the nearest one of the first kind reached.
-        Cached."""
+        """The node that stands for the host memory of a device: the nearest one of the first kind reached. Cached."""
         if device in self._memories:
             return self._memories[device]
         _, distance = self._reach(device)

@@ -78,8 +78,7 @@ def copies(name: str, count: int) -> tuple[str, ...]:
 
 
 def expand_edges(topology: Topology) -> Iterator[tuple[str, str, str, tuple[str | int, ...]]]:
-    """Yield (node, node, link type, key path) of every single link. Names are full; unknown names are yielded
-    unchanged."""
+    """Yield (node, node, link type, key path) of every single link. Names are full; unknown ones are unchanged."""
     for base, host in topology.hosts.items():
         inside = _local_names(host)
         for full in copies(base, host.count):

@@ -83,8 +83,7 @@ def ebv_edges(
 
 
 def edge_part_array(count: int, ranks: int, spill: Path | None, block_edges: int = BLOCK_EDGES) -> EdgePart:
-    """Allocate an array for the ranks of ``count`` edges; above ``block_edges`` edges, in an unnamed file in
-    ``spill``."""
+    """Allocate an array for the ranks of ``count`` edges; above ``block_edges``, in an unnamed file in ``spill``."""
     if ranks > MAX_RANKS:
         raise ConfigError(f"partition.kind: got a vertex-cut over {ranks} ranks; expected at most {MAX_RANKS}")
     dtype = np.dtype("u1" if ranks <= 256 else "u2")
@@ -178,8 +177,7 @@ def assign_edges_one_word(  # type: ignore[no-untyped-def]
     first, second, places, edges, host, by_host, host_starts, weights, state, edge_part, held, copies
 ):
     """Assign edges like :func:`assign_edges`, for P <= 64, where the rank set of a vertex is one word; ``state`` uint64
-    [V]. Ranks that hold both ends are scored first, since usually no other rank can win. The return value is
-    meaningless."""
+    [V]. Ranks that hold both ends are scored first, since others rarely win. The return value is meaningless."""
     gamma, alpha, beta = weights
     ranks, vertices = len(host), len(state)
     balance = alpha * held * ranks / edges + beta * copies * ranks / vertices

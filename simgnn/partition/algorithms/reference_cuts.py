@@ -97,8 +97,7 @@ def _assign(
     first: Any, second: Any, places: Any, degrees: Any, balance: Any, replicas: Any, edge_part: Any, held: Any
 ) -> None:  # fmt: skip
     """Assign one block of edges by HDRF; updates ``replicas`` [V, words] and ``held`` int64 [P], the edges of each
-    rank. Of ranks without a replica of either end only the one with the fewest edges is scored, since no other can
-    win."""
+    rank. Of ranks without a replica of either end only the one with the fewest edges is scored: no other can win."""
     most, least = held.max(), np.argmin(held)
     for turn in range(len(first)):
         u, v = first[turn], second[turn]

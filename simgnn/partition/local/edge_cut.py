@@ -29,8 +29,7 @@ class RowLists:
 
 @dataclass(frozen=True)
 class LocalGraph:
-    """The part of the graph on ``rank``: its own rows (n), the halo rows that it needs (h) and all in-edges of own
-    rows.
+    """The part of the graph on ``rank``: its own rows (n), halo rows (h) and all in-edges of own rows.
 
     ``owned`` int64 [n]: global ids in local order. ``halo`` int64 [h]: global ids by (owner, position among the owner's
     rows). ``csr``: rows n, columns n + h; a source below n is owned, n + k is halo row k; no self loops. ``degree``

@@ -6,8 +6,7 @@ from numba import njit
 
 @njit(cache=True)
 def group_by_owner(owner, ranks):  # type: ignore[no-untyped-def]
-    """Group vertices by owner, ascending in each group, int64 [V], with the first place of each group, int64 [P +
-    1]."""
+    """Group vertices by owner, ascending in each group, int64 [V], and the first place of each, int64 [P + 1]."""
     starts = np.zeros(ranks + 1, dtype=np.int64)
     for vertex in range(len(owner)):
         starts[owner[vertex] + 1] += 1
@@ -24,8 +23,7 @@ def group_by_owner(owner, ranks):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def induced_rows(indptr, indices, members, owner, rank, place, first):  # type: ignore[no-untyped-def]
-    """Build the CSR of the edges among ``members`` (ascending, owned by ``rank``); row and column of a vertex: ``place
-    - first``."""
+    """The CSR of the edges among ``members`` (ascending, owned by ``rank``); row and column: ``place - first``."""
     pointers = np.zeros(len(members) + 1, dtype=np.int64)
     for row in range(len(members)):
         kept = 0

@@ -133,8 +133,7 @@ def _mirrors(here: NDArray[np.int64], owner: NDArray[np.int32], rank: int) -> ND
 
 @dataclass(frozen=True)
 class _Arriving:
-    """Mirrors that one route brings to a rank: global ids by (sender, id), and the first place of each sender, int64 [P
-    + 1]."""
+    """Mirrors that a route brings to a rank: global ids by (sender, id), and where each sender's begin, [P + 1]."""
 
     ids: NDArray[np.int64]
     starts: NDArray[np.int64]

@@ -78,8 +78,7 @@ def local_rows(targets, sources, lookup, rows, into):  # type: ignore[no-untyped
 
 @njit(cache=True)
 def parents(replicas, owner, host, rank, mirrors, members):  # type: ignore[no-untyped-def]
-    """Return, for each of the ``mirrors`` of ``rank``, the rank that it exchanges rows with when hosts sum first, int32
-    [k].
+    """For each of the ``mirrors`` of ``rank``, the rank that it exchanges rows with when hosts sum first, int32 [k].
 
     One replica of a vertex on a host represents that host: the master if it is there, else the replica at index (id
     modulo the number of replicas there), so that load spreads over ranks. A representing mirror exchanges rows with the

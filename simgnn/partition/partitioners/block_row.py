@@ -46,8 +46,7 @@ def block_owner(permutation: NDArray[np.int64], ranks: int) -> NDArray[np.int32]
 
 
 def random_owner(vertices: int, ranks: int, seed: int) -> NDArray[np.int32]:
-    """Compute the owner of each vertex, int32 [V], by a seeded shuffle cut into P blocks that differ by a row at
-    most."""
+    """The owner of each vertex, int32 [V], by a seeded shuffle cut into P blocks that differ by a row at most."""
     return block_owner(np.random.default_rng(seed).permutation(vertices), ranks)
 
 

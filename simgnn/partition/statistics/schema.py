@@ -63,8 +63,7 @@ class GraphSection(_Table):
 
 
 class CountedFrom(_Table):
-    """Table ``[partition.counted_from]``: the digests of an :class:`Origin`, and ``numbers``, that of the counted
-    numbers."""
+    """Table ``[partition.counted_from]``: digests of an :class:`Origin`, and ``numbers``, that of the counts."""
 
     graph: str
     cut: str
@@ -187,8 +186,7 @@ def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
 
 
 def check_base(arrays: Mapping[str, IntArray], facts: GraphFacts, path: str) -> None:
-    """Check lengths, ranges and totals of the ``BASE`` arrays (int64) against ``facts``; raises
-    :class:`ConfigError`."""
+    """Check lengths, ranges and totals of ``BASE`` arrays (int64) against ``facts``; raises :class:`ConfigError`."""
     for faults in (_lengths(arrays), _ranges(arrays, facts), _sums(arrays, facts)):
         _raise(path, faults)
 

@@ -1,5 +1,4 @@
-"""Stochastic quantisation: like linear, but elements are rounded up or down at random, which makes the error
-unbiased."""
+"""Stochastic quantisation: like linear, but elements are rounded up or down at random, without bias."""
 
 from typing import Literal
 
@@ -36,8 +35,7 @@ class Stochastic(RowCodes):
         return self.pack(self.dithered(rows, draws(signed(int(stream_key(context.seed, turn))), names)))
 
     def dithered(self, rows: Array, keys: Array) -> Array:
-        """Return rows [n, F] rounded at random to the values of their codes; each row's smallest and largest value
-        stay.
+        """Rows [n, F] rounded at random to the values of their codes; each row's smallest and largest value stay.
 
         ``keys`` int64 [n]: the random stream of each row. An element between two codes' values becomes the upper one
         with the probability of its relative distance from the lower one. Rows of one value, and those without a grid,

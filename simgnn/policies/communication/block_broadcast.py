@@ -1,5 +1,4 @@
-"""Block broadcast: each rank in turn broadcasts its whole block of rows, and every rank adds the block's
-contribution."""
+"""Block broadcast: each rank in turn broadcasts its block of rows, and every rank adds the block's contribution."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

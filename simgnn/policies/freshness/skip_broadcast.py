@@ -1,5 +1,4 @@
-"""Skip-broadcast: a rank skips its broadcast if its block changed little or was sent recently; others reuse their
-copy."""
+"""Skip-broadcast: a rank skips its broadcast if its block changed little or is recent; others reuse their copy."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
@@ -42,8 +41,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     others hold. ``skip = "gradients"``: forward is fresh and backward follows the rule.
 
     Source: SANCUS, Algorithms 3 to 6, as read in docs/systems/sancus.md, which lists where the text is ambiguous.
-    Deviation: ``epoch-adaptive`` looks at ages alone; a block that no other rank has edges from is sent like any
-    other."""
+    Deviation: ``epoch-adaptive`` looks at ages alone; blocks that no other rank has edges from are sent too."""
 
     kind: Literal["skip-broadcast"] = "skip-broadcast"
     rule: Literal["epoch-fixed", "epoch-adaptive", "variation-gap"] = Field(
@@ -103,8 +101,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         )  # fmt: skip
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """Report ``inputs`` if the first layer transforms its rows first, since blocks of input features then never
-        travel."""
+        """Report ``inputs`` if the first layer transforms its rows first: then blocks of inputs never travel."""
         if not chosen(self, ["inputs"]) or layers[0].order == "aggregate-first":
             return []
         return [

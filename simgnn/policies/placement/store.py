@@ -1,5 +1,4 @@
-"""Row store: each host keeps its own input rows in memory that its ranks share; batches pull the rows of other
-hosts."""
+"""Row store: each host keeps its input rows in memory that its ranks share; batches pull rows of other hosts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -187,8 +186,7 @@ class Store(RowStore):
         staging.on_device(TAKE_HOT, reads, Access(INPUTS), Column("rows/hits"), TakeHotRows)
 
     def fill_next(self, staging: Staging) -> None:
-        """Emit the pull of a step's piece of the next epoch's cache: RapidGNN's VectorPull
-        (docs/systems/rapidgnn.md)."""
+        """Emit the pull of a step's piece of the next cache: RapidGNN's VectorPull (docs/systems/rapidgnn.md)."""
         if not self.refills:
             return
         pulled = staging.send("hot", CACHE_ROUTE, ServeHotRows)

@@ -80,8 +80,7 @@ class Tally:
         return self.edges - np.diff(self.vertices)
 
     def remote_rows(self, places: IntArray) -> int:
-        """Input rows whose owner has another number in ``places`` [P] than the worker: a number for each rank, or its
-        host."""
+        """Input rows whose owner has another number in ``places`` [P] than the worker: a rank number, or its host."""
         return int(self.rows[places[:, None] != places[None, :]].sum())
 
 

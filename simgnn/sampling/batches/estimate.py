@@ -39,8 +39,7 @@ class Expected:
 
 
 def expected_batch(stats: PartitionStats, rank: int, seeds: float, fanouts: Sequence[int]) -> Expected:
-    """The mean batch of ``rank`` with so many ``seeds`` of its own. Raises :class:`ConfigError` for statistics without
-    degrees."""
+    """The mean batch of ``rank`` with ``seeds`` seeds. Raises :class:`ConfigError` for statistics without degrees."""
     table = np.asarray(stats.table(DEGREES, NEEDED_BY), dtype=np.float64)
     degree, count = table[:, 0], table[:, 1]
     owned = stats.rows / stats.rows.sum()
@@ -114,8 +113,7 @@ def estimated_sizes(
 def _parted(
     stats: PartitionStats, batches: Sequence[Expected], senders: IntArray, shape: tuple[int, int]
 ) -> PartedSizes:
-    """Estimate the requests of the mean batches, and the structure of each host; halo vertices are counted for each
-    rank."""
+    """Estimate the requests of mean batches, and the structure of each host; halo vertices count for each rank."""
     ranks, hosts = stats.ranks, stats.hosts
     asked, returned = np.zeros((2, len(batches[0].edges), ranks, ranks), np.int64)
     for rank, batch in enumerate(batches):
@@ -165,8 +163,8 @@ def _hottest(batch: Expected, far: NDArray[np.bool_], hot_rows: int) -> Floats:
 
 
 def _caches(held: IntArray, shape: tuple[int, int], refilled: bool) -> CacheSizes:
-    """Return the sizes of caches of ``held`` rows by (sender, rank), ``refilled`` in equal pieces, except after the
-    last epoch."""
+    """Sizes of caches of ``held`` rows by (sender, rank), ``refilled`` in equal pieces, but not after the last
+    epoch."""
     epochs, steps = shape
     pieces = np.zeros((*held.shape, epochs, steps), np.int64)
     size, more = held // steps, held % steps

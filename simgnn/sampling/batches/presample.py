@@ -42,8 +42,7 @@ class Presampled:
 
 
 def settings_of(plan: SamplingPlan, source: str) -> dict[str, Any]:
-    """Return all settings that determine batches, as plain values; ``source``: digest of the graph and its
-    partition."""
+    """All settings that determine batches, as plain values; ``source``: digest of the graph and its partition."""
     return {
         "format": FORMAT,
         "source": source,

@@ -70,8 +70,7 @@ class CacheSizes:
 
 @dataclass(frozen=True)
 class PartedSizes:
-    """Sampling where each host holds a part of the graph's structure: ``structure_bytes`` int64 [P] on each rank's
-    host."""
+    """Sampling where each host holds a part of the graph's structure: ``structure_bytes`` int64 [P], by rank."""
 
     requests: SampleRequests
     structure_bytes: IntArray

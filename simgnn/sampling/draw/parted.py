@@ -22,8 +22,7 @@ OF_ALL = ("node_map", "new2old", "old2new")
 
 @dataclass(frozen=True)
 class Drawn:
-    """Neighbours drawn for some rows, in local ids of the host: those of row k are ``found[bounds[k]:bounds[k +
-    1]]``."""
+    """Neighbours drawn for some rows, in local ids of the host: those of row k: ``found[bounds[k]:bounds[k + 1]]``."""
 
     bounds: IntArray
     found: IndexArray

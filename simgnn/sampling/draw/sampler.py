@@ -35,8 +35,8 @@ def _below(bits: Any, bound: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def count_choices(indptr: Any, frontier: Any, fanout: Any, bounds: Any) -> Any:
-    """Write prefix sums of the number of choices of each row to ``bounds`` [rows + 1]; return the total. ``fanout`` <
-    0: all."""
+    """Write prefix sums of each row's number of choices to ``bounds`` [rows + 1]; return the total. ``fanout`` < 0:
+    all."""
     total = np.int64(0)
     bounds[0] = 0
     for row in range(len(frontier)):
@@ -111,8 +111,7 @@ def choose_in_part(
 
 @njit(cache=True, nogil=True, inline="always")
 def _insert(positions: Any, begin: Any, end: Any, drawn: Any, last: Any) -> None:
-    """Insert ``drawn`` into ascending ``positions[begin:end]``, or ``last``, which exceeds them all, if it is there
-    already."""
+    """Insert ``drawn`` into ascending ``positions[begin:end]``, or, if it is there, ``last``, which exceeds all."""
     place = end
     while place > begin and positions[place - 1] > drawn:
         place -= 1
@@ -222,7 +221,7 @@ class Assembly:
 
 
 class Sampler:
-    """Samples batches of one graph, in one thread at a time. ``fanouts``: most neighbours of a vertex, by hop from the
+    """Samples batches of one graph, one thread at a time. ``fanouts``: most neighbours of a vertex, by hop from the
     seeds; -1 for all. Each hop expands all vertices of the batch, also those of earlier hops. Keeps (hops + 1) * V / 4
     bytes."""
 
@@ -256,8 +255,7 @@ def mark(marks: Any, vertices: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def settle(marks: Any, hop: Any, start: Any) -> Any:
-    """Remove vertices of earlier rows from row ``hop``, number the rest from ``start`` on, and return how many
-    remain."""
+    """Remove vertices of earlier rows from row ``hop``, number the rest from ``start``, and return how many remain."""
     total = np.int64(start)
     for word in range(marks.shape[1]):
         fresh = marks[hop, word, 0]

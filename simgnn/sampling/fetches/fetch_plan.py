@@ -33,8 +33,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class FetchPlan:
-    """A fetch plan on disk. ``made``, ``reused``: artefacts that this call made or found; ``digest``: SHA-256 of
-    all."""
+    """A fetch plan on disk. ``made``, ``reused``: artefacts that this call made or found; ``digest``: of all."""
 
     path: Path
     epochs: int
@@ -216,8 +215,7 @@ def refill(coming: GatherPart, present: GatherPart | None, steps: int) -> Refill
 
 
 def refill_of(fetches: FetchPlan, epoch: int, rank: int, steps: int, delta: bool) -> Refill:
-    """Plan how a rank's cache of ``epoch`` is filled during the epoch before; epoch 0's is filled before training
-    (``steps`` = 1)."""
+    """Plan how a rank's cache of ``epoch`` is filled in the epoch before; epoch 0's before training (``steps`` = 1)."""
     present = fetches.hot(epoch - 1, rank) if delta and epoch else None
     return refill(fetches.hot(epoch, rank), present, steps)
 

@@ -127,7 +127,7 @@ class Forecast:
 
 
 def pulled_rows(part: Part, ranking: Ranking, sources: Sources, sizes: Sequence[int]) -> IntArray:
-    """Count the rows that each rank sends for each batch, int64 [S, batches, P], with caches of ``sizes`` hot rows
+    """Rows that each rank sends for each batch, int64 [S, batches, P], with caches of ``sizes`` hot rows
     (ascending)."""
     limits = np.array(sizes, np.int64)
     buckets = len(limits) + 1

@@ -150,6 +150,5 @@ class HitCurve:
 
     @property
     def enough(self) -> int:
-        """The fewest hot rows that minimise the rows pulled by batches and caches; only one batch needs any further
-        row."""
+        """The fewest hot rows that minimise the rows pulled by batches and caches; one batch needs any further row."""
         return int(np.count_nonzero(self.uses > self.rankings))

@@ -14,8 +14,7 @@ from simgnn.program.program import Program, Template, Turn
 
 @dataclass(frozen=True, slots=True)
 class CompiledOp:
-    """An op with its id. ``runs`` bool [P]: ranks that have the op. ``parents``: (name, turns back) of ops that must
-    end first.
+    """An op with its id. ``runs`` bool [P]: ranks that have the op. ``parents``: (name, turns back) of ops to wait for.
 
     ``team`` int64 [P]: process group of each rank; ``members``: ranks of each group that run the op. A pairwise op
     without a group has all ranks in one team.
@@ -114,7 +113,6 @@ def _orders(program: Program, template: Template, ops: list[CompiledOp]) -> tupl
 
 
 def _team(program: Program, op: Op) -> NDArray[np.int64]:
-    """The process group of every rank for an op, int64 [P]."""
     group = program.group_of(op) if op.kind in GROUP_KINDS else None
     if group is None or group.members == "world":
         return np.zeros(program.ranks, dtype=np.int64)

@@ -223,7 +223,6 @@ def _on_gpu(context: Context, begin: Begin) -> bool:
 
 
 def _in_host(pricer: Pricer, compiled: CompiledOp) -> bool:
-    """Whether all buffers that an op reads or writes are in host memory."""
     buffers = pricer.sizes.program.buffers
     touched = [buffers[access.buffer].space != "device" for access in compiled.op.reads + compiled.op.writes]
     return bool(touched) and all(touched)

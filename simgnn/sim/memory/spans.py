@@ -18,8 +18,7 @@ COLUMNS = ("rank", "begin", "end", "nbytes", "buffer", "op_id", "epoch")
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of ticks in which ranks hold a buffer (position in ``names``), allocated by op ``op_id``; int64 [n]
-    each."""
+    """Spans of ticks in which ranks hold a buffer (place in ``names``), allocated by op ``op_id``; int64 [n] each."""
 
     rank: Ints
     begin: Ints
@@ -49,8 +48,7 @@ class Spans:
         return np.isin(self.buffer, [place for place, name in enumerate(self.names) if name in names])
 
     def changes(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Allocations and (negative) releases by place, time, releases first: (place, span, tick, bytes), [2 n]
-        each."""
+        """Allocations and (negative) releases by place, time, releases first: (place, span, tick, bytes), [2 n]."""
         here = place[self.rank]
         change = np.concatenate((self.nbytes, -self.nbytes))
         tick = np.concatenate((self.begin, self.end))

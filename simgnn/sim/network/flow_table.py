@@ -21,8 +21,7 @@ FITS, LINK_FULL, FULL = 0, 1, 2
 
 
 class Crossings(NamedTuple):
-    """``first`` [classes + 1], ``link``, ``take``: links of each class, and how much of each one unit of its rate
-    takes.
+    """``first`` [classes + 1], ``link``, ``take``: links of each class, and what a unit of rate takes of each.
 
     ``begin`` [links + 1], ``length`` [links], ``crossing``: classes of each link (ended ones too), by cap and join.
     ``root`` [links]: lowest link of each link's component; a component may have fallen apart. ``load``, ``rising``

@@ -80,7 +80,6 @@ class Buckets:
         return np.minimum(self._tokens + self._rate * (idle / PICOSECONDS), self._burst).tobytes(), self._open.tobytes()
 
     def _limited(self, number: int) -> Crossed:
-        """Links of a path that have a bucket."""
         if number not in self._known:
             self._known[number] = tuple(entry for entry in self._crossed(number) if self._burst[entry[0]] > 0.0)
         return self._known[number]

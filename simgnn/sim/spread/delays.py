@@ -79,8 +79,7 @@ def greatest(mean: Floats, variance: Floats, present: Bools | None = None) -> tu
 
 
 class State(NamedTuple):
-    """State of an op on all ranks in a turn, float64 [P] each (``path`` [P, origins]). ``ended``: -inf where not
-    run."""
+    """State of an op on all ranks in a turn, float64 [P] (``path`` [P, origins]). ``ended``: -inf where not run."""
 
     ended: Floats
     shift: Floats

@@ -78,8 +78,7 @@ class Origins:
         return Parts(self._shares(compiled, turn), {})
 
     def awaited(self, compiled: CompiledOp, turn: Turn) -> Bools | None:
-        """Which ranks each rank of a collective waits for, [P, P], [i, j]: i for j; None: all wait for their whole
-        team.
+        """Which ranks each rank of a collective waits for, [P, P], [i, j]: i for j; None: all for their whole team.
 
         In a relay, a rank waits for those who pass the buffer to it and those to whom it sends the buffer.
         """
@@ -176,7 +175,6 @@ class Origins:
         return parts
 
     def _call_s(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> float:
-        """Seconds of a call without bytes."""
         if compiled.op.kind in COLLECTIVE_KINDS:
             return self._price(compiled, members, turn).latency_s
         if compiled.op.kind not in CALLED:

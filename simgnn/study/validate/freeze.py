@@ -237,7 +237,6 @@ def _declare(topology: Topology, ranks: int, folder: TruthFolder, backend: Backe
 
 
 def _declaration(topology: Topology, ranks: int) -> Table:
-    """Build the table of a topology's testbed file."""
     table: Table = {"name": "validate", "hosts": topology.hosts, "ranks_per_host": ranks // topology.hosts}
     if topology.link is not None:
         table |= {"link": topology.model_dump(mode="json")["link"], "queue": QUEUE}

@@ -187,7 +187,6 @@ def as_row(row: Measured | Prediction) -> dict[str, Any]:
 
 
 def _read(path: Path, schema: pa.Schema, kind: type[Row]) -> tuple[list[Row], Mapping[bytes, bytes]]:
-    """Read the rows of a Parquet file and the metadata of its schema."""
     table = read_table(path)
     if not table.schema.equals(schema):
         raise ConfigError(
