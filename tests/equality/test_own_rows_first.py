@@ -43,7 +43,8 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """What each rank returned of each case, by schedule; and the folder of the runs."""
     root, ranks = tmp_path_factory.mktemp("own-first"), request.param
     found, common = {}, ("train.eval_every=2",)
-    for name, kind, seed in (("bsp", "bsp", None), ("own", "pipelined", None), ("random order", "pipelined", 7)):
+    orders = (("bsp", "bsp", None), ("own", "pipelined", None), ("random order", "pipelined", 7))
+    for name, kind, seed in orders if ranks == 2 else orders[:2]:
         folders = [
             str(
                 prepared_run(small_graph(), root / f"{name}-{case}", ranks, *settings, *common, f"schedule.kind={kind}")
@@ -57,14 +58,14 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("case", CASES)
 def test_losses_are_those_of_one_sum(found: tuple[Path, Found], case: str) -> None:
     place = list(CASES).index(case)
-    for bsp, own, shuffled in zip(*(each for each in found[1].values()), strict=True):
-        plain, ours, other = bsp[place], own[place], shuffled[place]
+    for bsp, own, *others in zip(*found[1].values(), strict=True):
+        plain, ours = bsp[place], own[place]
         assert not ours["serial"]
         for key in ("losses", "evaluations"):
-            assert other[key] == ours[key], "the order in which ready ops run changes nothing"
+            assert all(other[place][key] == ours[key] for other in others), "the order of ready ops changes nothing"
             if case not in LIMITS:
                 assert ours[key] == plain[key]
-        assert torch.equal(other["parameters"], ours["parameters"])
+        assert all(torch.equal(other[place]["parameters"], ours["parameters"]) for other in others)
         if case in LIMITS:
             np.testing.assert_allclose(ours["losses"], plain["losses"], rtol=LIMITS[case])
             assert _far(ours["gradients"][0], plain["gradients"][0]) < LIMITS[case]

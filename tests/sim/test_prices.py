@@ -52,7 +52,7 @@ def test_ops_outside_what_was_measured_are_named() -> None:
 def test_a_gpu_that_cannot_reach_host_memory_is_named() -> None:
     table = machine((0,)).profile.to_table()
     table["topology"]["hosts"]["node"]["nodes"]["switch"] = "nvswitch"
-    with pytest.raises(HardwareError, match="'node/dev' has no link to its host's memory"):
+    with pytest.raises(HardwareError, match="'node/dev' has no link to the memory of its host"):
         host_route(Machine.place(parse_profile(table), (0,)), 0, True)
 
 

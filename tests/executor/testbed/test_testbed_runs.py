@@ -102,8 +102,7 @@ def test_a_command_that_cannot_be_started_is_told_as_that(tmp_path: Path, name: 
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == (
-        f"executor: error: CMD: got '{name}', expected a program that is in PATH, or the path of a file that can be "
-        "started\n"
+        f"executor: error: CMD: got '{name}', expected a program in PATH, or the path of an executable file\n"
     )
 
 
