@@ -142,7 +142,7 @@ class Policy(BaseModel):
     of its kind; ``effects``: those of options that differ from it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     slot: ClassVar[str]
     actions: ClassVar[tuple[type["Action[Any]"], ...]] = ()
     effect: ClassVar[Effect] = "nothing"

@@ -29,7 +29,7 @@ def segments(module: type | nn.Module) -> tuple[str, ...]:
     raise ConfigError(
         f"model.kind: got the class '{owner.__module__}:{owner.__qualname__}', which has neither forward(csr, rows) "
         "nor all of prepare(rows), aggregate(csr, prepared), update(aggregated, own); "
-        f"add the missing: {', '.join(missing)}"
+        f"add forward, or the missing: {', '.join(missing)}"
     )
 
 

@@ -182,7 +182,7 @@ class PartedBatches:
     def draw(
         self, context: PolicyContext, asked: Parts, here: Parts, degrees: torch.Tensor, returned: torch.Tensor
     ) -> tuple[Value, ...]:
-        """Build the batch after its last hop, as :meth:`DrawnBatches.draw` does."""
+        """Build the batch once its last hop is drawn, like :meth:`DrawnBatches.draw`."""
         self.stitch(context, asked, here, degrees, returned)
         planned = self._planned[:, context.epoch, context.step]
         return batch_values(self._requester.batch(), self._plan.workers[self._rank], planned, context)

@@ -84,7 +84,7 @@ class RunPlan:
         if path.is_file() and read_result(path).status == "ok":
             raise ConfigError(
                 f"DIR: got {self.root}, which holds a finished run ({path.name}); expected one not trained yet: "
-                "prepare another with simgnn run --prepare --out, or remove that file"
+                "go on with more epochs (simgnn run --resume --epochs), or prepare another run"
             )
 
     @property

@@ -72,7 +72,7 @@ class Sizes(Protocol):
     """Numbers of one partition, as the communication needs them.
 
     ``fetches_inputs``: input rows may have to travel before layer 1; ``input_bytes``: their payload, over all ranks,
-    and ``copied_rows`` how many they are.
+    ``copied_rows``: the number of these rows.
     """
 
     @property

@@ -45,7 +45,7 @@ def load_user_class(kind: str) -> Any:
     except ImportError as error:
         raise ConfigError(
             f"model.kind = '{kind}': cannot import '{module_name}' ({error}); put its folder on PYTHONPATH, "
-            f"or use one of {', '.join(BUILT_IN_LAYERS)}"
+            f"or use a built-in layer: {', '.join(BUILT_IN_LAYERS)}"
         ) from error
     found = getattr(module, class_name, None)
     if found is None:

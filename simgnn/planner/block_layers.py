@@ -103,7 +103,7 @@ class BlockLayer:
         return hidden
 
     def backward(self) -> None:
-        """Emit the reverse of update, sum and preparation. Input rows get a gradient if they are learned."""
+        """Emit the backward pass of a layer: update, sum, preparation. Learned input rows get a gradient."""
         builder, layer, segments, names = self.builder, self.layer, self.segments, self.place.names
         trained = self.learned_inputs or segments.needs_gradient(layer)
         through, own = trained or layer.has_prepare, trained and layer.uses_own_rows

@@ -3,12 +3,14 @@
 A communicating stream runs its ops in program order. For any other stream the schedule picks one of the ready ops, by
 default the first in program order."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from simgnn.errors import BackendError
 from simgnn.program.ops import Op, Stream
 from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Decision
@@ -215,7 +217,14 @@ class Dispatcher(Generic[What]):
         lane.ready.sort()
         choices = [job.ready for job in lane.ready]
         seen = Observed(self.decisions, {name: other.ended for name, other in self.lanes.items()})
-        choice, lane.state = self.schedule.pick(choices, seen, lane.state)
+        found = self.schedule.pick(choices, seen, lane.state)
+        if not isinstance(found, tuple) or len(found) != 2 or not 0 <= found[0] < len(choices):
+            kind = type(self.schedule)
+            raise BackendError(
+                f"{kind.__module__}.{kind.__qualname__}.pick returned {found!r}, expected a position 0 to "
+                f"{len(choices) - 1} and the state ({sys.modules[kind.__module__].__file__})"
+            )
+        choice, lane.state = found
         return lane.ready.pop(choice)
 
     def finish(self, turn: OpenTurn[What], index: int, ran: bool) -> None:

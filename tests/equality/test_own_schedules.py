@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
 from executor.rank.interpreter import Interpreter
+from simgnn.errors import BackendError
 from simgnn.policy import Schedule
+from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.drain_points import ranks_in_turn
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.ops import Buffer, Dependency, Guard, Op, Stream
@@ -166,3 +168,23 @@ def test_both_backends_see_the_same_decisions_at_the_same_moments(monkeypatch: p
     assert decisions[0] == {}, "nothing has ended"
     assert decisions[1] == {ROWS: VALUES[0]}, "no op has been guarded yet"
     assert any(FLAG in known for known in decisions)
+
+
+class OutOfRange(Schedule):
+    """Chooses an op that is not ready."""
+
+    kind: Literal["out-of-range"] = "out-of-range"
+    position: int
+
+    def pick(self, ready: Sequence[Ready], observed: Observed, state: Any) -> tuple[int, Any]:
+        """A position that there is not."""
+        return self.position, state
+
+
+@pytest.mark.parametrize("position", [99, -1])
+def test_a_choice_that_is_not_ready_is_reported_with_the_class(position: int) -> None:
+    activity = {ROWS: np.full((1, 2, 1), 2), FLAG: np.ones((1, 2, 1), dtype=np.int64)}
+    with pytest.raises(
+        BackendError, match=rf"OutOfRange\.pick returned \({position}, None\), expected a position 0 to"
+    ):
+        simulate(_deciding(), machine((0,)), epochs=2, activity=activity, schedule=OutOfRange(position=position))

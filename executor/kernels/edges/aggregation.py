@@ -129,7 +129,7 @@ class TorchAggregation:
     def _weights(
         self, dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Weights of edges from own rows and their transpose, the same from halo rows; made at the first use."""
+        """Edge weights from own rows and from halo rows, each with its transpose; computed at the first use."""
         if dtype not in self._made:
             own, halo = _weighted(self.structure, self.scaling)
             device = self.structure.indptr.device

@@ -85,7 +85,7 @@ def command(
         named = [option for option, given in beside.items() if given]
         if named:
             raise ConfigError(
-                f"--pool: got {', '.join(named)} too, but pooling measures nothing; remove them or --pool"
+                f"--pool: got {', '.join(named)} too, which only measuring uses; remove them, or remove --pool"
             )
         if place is not None:
             raise ConfigError("--pool: pools samples without measuring; run simgnn calibrate without torchrun")

@@ -97,7 +97,7 @@ class WireMask:
         return self.pack(chosen)
 
     def _first_of(self, counts: Array, ids: Array) -> Array:
-        """The first row of the pair that each listed id belongs to."""
+        """For each listed id, the position of the first row that belongs to the same pair of ranks."""
         pairs = self.xp.searchsorted(self.xp.cumulative_sum(counts), counted(ids, ids.shape[0]), side="right")
         return self._firsts[pairs]
 

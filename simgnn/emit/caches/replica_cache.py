@@ -60,7 +60,7 @@ class ResetMirrors(_Reset):
 
 
 class ResetLeaving(_Reset):
-    """Set states of sent rows, in wire order, to zero where their row was renewed."""
+    """Set to zero the state of each sent row that was renewed; rows are in wire order."""
 
     def rows(self, context: PolicyContext) -> Array:
         return context.leaving

@@ -23,7 +23,7 @@ class Path(NamedTuple):
 
 
 class PlacedRanks(Protocol):
-    """The part of a :class:`~simgnn.hardware.price.machine.Machine` that prices of communication use."""
+    """Where the ranks of a :class:`~simgnn.hardware.price.machine.Machine` are, as prices of messages need it."""
 
     @property
     def hosts(self) -> Sequence[int]: ...

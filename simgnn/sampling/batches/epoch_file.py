@@ -185,7 +185,7 @@ class Part(OpenedArtifact):
 
     @cached_property
     def _starts(self) -> tuple[NDArray[np.int64], ...]:
-        """The first place of each batch in ``vertices``, ``pointers`` and ``sources``."""
+        """Offsets at which each batch begins in ``vertices``, ``pointers`` and ``sources``."""
         lengths = (self.rows[:, -1], (self.rows[:, :-1] + 1).sum(axis=1), self.edges.sum(axis=1))
         return tuple(np.cumsum(length) - length for length in lengths)
 

@@ -211,7 +211,7 @@ class Engine:
         return self._evaluate_every > 0 and (done % self._evaluate_every == 0 or epoch + 1 == self.epochs)
 
     def stops_after(self, epoch: int) -> bool:
-        """Whether each rank must end all its ops of an epoch before it begins the next epoch."""
+        """Whether every rank stops after an epoch: it begins no op of the next one before all ops have ended."""
         return self._stops is not None and self._stops.after(epoch + 1 + self.epoch_shift)
 
     def _open(self, number: int, rank: int) -> None:

@@ -190,7 +190,7 @@ def _copied_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
 
 
 def _through_host(context: Context, begin: Begin, staged: Staged, take_part: Callable[[], Outcome]) -> Outcome:
-    """Copy to the host, take part in the call, and copy back, one after the other."""
+    """Simulate a call on rows of a device: copy them to the host, communicate, copy the result back."""
     env, compiled, rank = context.env, begin.compiled, begin.rank
 
     def copy(nbytes: int, to_device: bool) -> Generator[simpy.Event, object, None]:

@@ -146,7 +146,7 @@ def share_out(
 
 @nb.njit(cache=True)
 def smallest(values: Ints, rank: int) -> int:
-    """Return the value at position ``rank`` of the sorted ``values``, with Hoare's selection; reorders ``values``.
+    """Return the ``rank``-th smallest of ``values``, counted from 0, by Hoare's selection; reorders ``values``.
 
     Numba takes eight seconds to compile np.partition on a fresh machine, and a fraction of a second for this.
     """
