@@ -48,9 +48,9 @@ class LocalAdjacency:
     """The in-edges of a rank's n rows from n own and h halo rows, with its kernels and scalings.
 
     ``structure`` and ``transpose`` share their arrays where nothing is remote and the graph is symmetric. ``kernel``:
-    "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch takes. ``looped``: how
-    many rows, the first, have their self loop here (None: all). ``complete``: all in-edges of each row are here; where
-    they are not, sums of constant sparse rows are dense, since the sums of other ranks are added to them.
+    "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch takes. ``looped``: the
+    first so many rows have their self loop here (None: all). ``complete``: whether all in-edges of each row are here.
+    If not, other ranks' sums are added, so that sums of constant sparse rows are dense.
     """
 
     def __init__(

@@ -116,8 +116,8 @@ def connect(declared: Declaration, hosts: Sequence[HostPlace]) -> None:
 
 
 def unconnected(declared: Declaration, hosts: Sequence[HostPlace]) -> list[str]:
-    """List interfaces, as "INTERFACE in NAMESPACE", that have changed: of hosts that do not reach all others, and of
-    the switch that are not part of it."""
+    """List as "INTERFACE in NAMESPACE" the interfaces of hosts that no longer reach all others, and those of the switch
+    that are no longer part of it."""
     wrong = [f"{name} in {host.namespace}" for host in hosts for name in _disconnected(host, hosts)]
     if len(hosts) > 2:
         switch = switch_of(declared.name)

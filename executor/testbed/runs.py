@@ -44,7 +44,7 @@ def run(declared: Declaration, root: Path, arguments: Sequence[str]) -> int:
     hosts = tuple(int(host) for host in plan.program.hosts)
     if hosts != declared.rank_hosts():
         raise ConfigError(
-            f"DIR: got {root}, prepared for {plan.ranks} ranks on {len(set(hosts))} host(s), expected "
+            f"DIR: got {root}, a run that is prepared for {plan.ranks} ranks on {len(set(hosts))} host(s), expected "
             f"{declared.hosts} host(s) of {declared.ranks_per_host}: prepare it again with "
             f"--set cluster.hosts={declared.hosts} --set cluster.ranks_per_host={declared.ranks_per_host}"
         )

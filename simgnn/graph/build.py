@@ -213,8 +213,8 @@ def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str
         raise GraphError(f"{key}: a graph needs at least 1 vertex; got {vertices}: state graph.vertices, or give edges")
     if high >= vertices:
         raise GraphError(
-            f"{key}: vertex ids must lie in 0..{vertices - 1} (graph.vertices = {vertices}); got {high}: "
-            "state the right number of vertices or renumber them"
+            f"{key}: got the vertex id {high}, expected 0..{vertices - 1} (graph.vertices = {vertices}). "
+            "State the right number of vertices, or renumber them."
         )
     return vertices
 

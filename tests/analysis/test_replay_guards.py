@@ -117,7 +117,7 @@ def test_what_cannot_be_carried_over_is_refused() -> None:
     name = "agreed/1/forward/root-0"
     recorded[name] = recorded[name].copy()
     recorded[name][1, 3] += 1
-    with pytest.raises(ConfigError, match="was not decided alike by all ranks"):
+    with pytest.raises(ConfigError, match="differs between ranks in the record"):
         carried_guards(recorded, there, there, EPOCHS, same=False)
     del recorded[name]
     with pytest.raises(ConfigError, match=f"guard .{name}. of the run.s own program was not recorded"):

@@ -184,8 +184,7 @@ def carried_guards(
             )
         if np.any(values != values[:1]) or np.any(values < 0):
             raise ConfigError(
-                f"--activity: guard '{name}' was not decided alike by all ranks in every epoch: the run did not end "
-                "well; record it again"
+                f"--activity: decision '{name}' differs between ranks in the record, so the run failed; record it again"
             )
         sends.setdefault(point, {})[root] = values[0, :, 0]
     result = {}

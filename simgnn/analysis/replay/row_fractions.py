@@ -132,8 +132,8 @@ def arrivals(program: Program) -> dict[str, str]:
 
 
 def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], str]:
-    """What masters publish ``here``, of the ``wanted`` decisions by name: rows of each pair int64 [P, P, epochs, 1],
-    woken masters int64 [P, epochs, 1]. Without numbers of copies it is empty, with the reason in words."""
+    """Values of the ``wanted`` decisions of masters on this partition, by name: rows sent by pair int64 [P, P, epochs,
+    1], masters that mirrors woke int64 [P, epochs, 1]. Empty, with the reason, if numbers of copies are unknown."""
     recorded = {one.published: one for one in carried.there.publications}
     result: dict[str, IntArray] = {}
     for one in carried.here.publications:

@@ -228,7 +228,7 @@ class TakeSums(Action[ChoosesRows]):
     def run(
         self, context: PolicyContext, arrived: Array, mask: Array, kept: Array, rows: Array, published: Array
     ) -> tuple[Array, ...]:
-        """``kept``, the masters' sums as mirrors have them, and ``rows``: all local rows, which become the sums."""
+        """Replace all local ``rows`` by their sums. ``kept``: the sums of masters as mirrors hold them."""
         kept = take_arrived(self.codec, context, arrived, mask, kept)
         put_rows(rows, context.arriving, kept)
         return kept, put_rows(rows, shared_rows(context), published)

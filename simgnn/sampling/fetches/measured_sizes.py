@@ -28,7 +28,7 @@ Done = Callable[[int], None]
 def _parts(
     plan: SamplingPlan, folder: Path, rank_hosts: IntArray, epochs: int, done: Done
 ) -> Iterator[tuple[int, int, Part, Sources]]:
-    """Yield worker, epoch, batches and sources of rows for each worker and epoch, worker by worker."""
+    """Yield (rank, epoch, batches, sources of rows) for each rank and epoch, rank by rank."""
     for worker in range(plan.ranks):
         sources = Sources.of_worker(plan.owner, rank_hosts, worker)
         for epoch in range(epochs):

@@ -167,7 +167,7 @@ class PublishedTable(Strict):
     """The rows of a file whose columns equal ``select``. ``time``: column with the seconds of ``epochs`` epochs.
     ``models``: name in the model column -> kind of model here; rows of other models count as left out. ``ranks``,
     ``layers``: a column, or a number. ``noise``: relative standard deviation of a printed time, besides its rounding;
-    ``noise_assumed``: why. ``given``: settings of some models besides ``set``. ``open``: alternative settings that fit
+    ``noise_assumed``: why. ``set``: settings of all models; ``given``: of some. ``open``: alternative settings that fit
     the publication as well; they widen ranges and can make a verdict undecided."""
 
     file: StrictStr
