@@ -152,7 +152,13 @@ def reported(policies: Iterable[Policy]) -> Iterator[None]:
     except SimgnnError:
         raise
     except Exception as error:
-        sentence = blamed(policies, error)
+        own = [one for one in policies if is_external(one)]
+        sentence = blamed(own, error)
+        if sentence is None and own and isinstance(error, TypeError | AttributeError):
+            sentence = (
+                f"{own[0].slot}.kind = '{own[0].label}': {_summary(error)}. A method probably returned a value of "
+                f"another type than its base class states ({', '.join(inspect.getfile(type(one)) for one in own)})"
+            )
         if sentence is None:
             raise
         raise ConfigError(sentence) from error

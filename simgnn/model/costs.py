@@ -173,8 +173,7 @@ def _finished(layer: LayerSpec, rows: T) -> Piece[T]:
 
 
 def dropout(layer: LayerSpec, rows: T) -> list[Piece[T]]:
-    """Dropout of a layer's output, in place, or of its gradient. Drawing the mask is free: one hash for four
-    elements."""
+    """Dropout of a layer's output, in place, or of its gradient. Drawing the mask counts as free."""
     return [pass_over(rows, layer.width_out, 2)]
 
 

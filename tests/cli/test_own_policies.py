@@ -225,6 +225,11 @@ class Torn(Schedule):
 class Lost(Schedule):
     def pick(self, ready, observed, state):
         raise KeyError("my bug")
+
+
+class Text(Schedule):
+    def stream(self, nature, op):
+        return "compute"
 """
 
 
@@ -240,6 +245,16 @@ def test_a_policy_that_fails_while_it_is_planned_or_simulated_is_told(
     assert invoke(["simulate", str(with_kinds(small, **{slot: kind})), "--hardware", "dgx-a100", "--ranks", "2"]) == 2
     *_, line = capsys.readouterr().err.strip().splitlines()
     assert f"{slot}.kind = '{kind}': {method} raised KeyError: 'my bug' ({small.parent / module}.py:" in line
+
+
+def test_a_value_of_a_wrong_type_is_reported_with_the_file(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = f"failing_{next(NUMBERS)}"
+    (small.parent / f"{module}.py").write_text(FAILING)
+    wrong = with_kinds(small, schedule=f"{module}:Text")
+    assert invoke(["simulate", str(wrong), "--hardware", "dgx-a100", "--ranks", "2"]) == 2
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith(f"simgnn: schedule.kind = '{module}:Text': AttributeError: ")
+    assert f"{small.parent / module}.py" in line
 
 
 def test_a_file_of_statistics_imports_no_partitioner(

@@ -36,8 +36,7 @@ class ChoosesRows(Policy, ABC):
         return state
 
     def index_form(self) -> IndexForm:
-        """How rows that travel are named: "bitmap", a bit for each that may travel; "ids", the positions of those that
-        do."""
+        """How rows that travel are named: "bitmap", a bit for each that may travel; "ids", their positions."""
         return "bitmap"
 
     def adds_woken_parts(self) -> bool:

@@ -163,8 +163,7 @@ def _hottest(batch: Expected, far: NDArray[np.bool_], hot_rows: int) -> Floats:
 
 
 def _caches(held: IntArray, shape: tuple[int, int], refilled: bool) -> CacheSizes:
-    """Sizes of caches of ``held`` rows by (sender, rank), ``refilled`` in equal pieces, but not after the last
-    epoch."""
+    """Sizes of caches of ``held`` rows by (sender, rank), ``refilled`` in equal pieces, not after the last epoch."""
     epochs, steps = shape
     pieces = np.zeros((*held.shape, epochs, steps), np.int64)
     size, more = held // steps, held % steps

@@ -127,8 +127,7 @@ class Forecast:
 
 
 def pulled_rows(part: Part, ranking: Ranking, sources: Sources, sizes: Sequence[int]) -> IntArray:
-    """Rows that each rank sends for each batch, int64 [S, batches, P], with caches of ``sizes`` hot rows
-    (ascending)."""
+    """Rows that each rank sends for each batch, int64 [S, batches, P], for caches of ``sizes`` rows (ascending)."""
     limits = np.array(sizes, np.int64)
     buckets = len(limits) + 1
     found = np.zeros((len(limits), len(part), sources.ranks), np.int64)
