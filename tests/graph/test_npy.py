@@ -66,7 +66,7 @@ def test_bad_lists_are_refused_and_nothing_is_kept(tmp_path, monkeypatch, pairs,
         (pairs.astype(float), {}, r"int32 or int64 of shape \[edges, 2\].*got float64 of shape \[6000, 2\]"),
         (pairs.T, {}, r"got int64 of shape \[2, 6000\]"),
         (pairs - 1, {}, "0 or more; got -1"),
-        (pairs, {"vertices": 99}, r"0\.\.98 \(graph\.vertices = 99\); got 699"),
+        (pairs, {"vertices": 99}, r"got the vertex id 699, expected 0\.\.98 \(graph\.vertices = 99\)"),
         (pairs + 10_000_000, {}, "renumber the vertices"),
     ]
     for array, options, told in cases:
