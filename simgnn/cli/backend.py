@@ -62,8 +62,7 @@ class CommandBackend:
     def predict(self, experiment: Experiment, profile: Profile, counted: Path | None = None) -> Predicted:
         prediction = predict(experiment, self._quiet, ChosenProfile(profile, profile.meta.name, False), counted=counted)
         threads = experiment.hardware.threads_per_rank
-        hosts = prediction.prepared.experiment.rank_hosts()
-        machine = Machine.place(profile, hosts, None if threads == "auto" else threads)
+        machine = Machine.place(profile, prediction.simulation.program.hosts, None if threads == "auto" else threads)
         return Predicted(prediction.result, prediction.simulation.program, machine)
 
     def check_testbed(self) -> None:

@@ -21,7 +21,6 @@ from simgnn.planner.directory import write_run_directory
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
 from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
-from simgnn.program.storage import program_digest
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.result import JitterCorrection, RankTimes, Result, environment, versions, write_result
@@ -181,7 +180,7 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
         message=simulation.message,
         name=experiment.name,
         digest=simulation.digest,
-        program_digest=program_digest(program),
+        program_digest=simulation.program_digest,
         hardware=chosen.profile.meta.name,
         seed=experiment.seed,
         ranks=program.ranks,

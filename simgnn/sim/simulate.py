@@ -80,9 +80,13 @@ class Simulation:
         return pa.table([pa.array(self.columns[field.name], field.type) for field in TRACE_SCHEMA], schema=TRACE_SCHEMA)
 
     @cached_property
+    def program_digest(self) -> str:
+        return program_digest(self.program)
+
+    @cached_property
     def digest(self) -> str:
         """SHA-256 over the program's digest and the columns of the trace."""
-        digest = hashlib.sha256(program_digest(self.program).encode())
+        digest = hashlib.sha256(self.program_digest.encode())
         for name, column in self.columns.items():
             digest.update(f"{name}:{column.dtype}:{len(column)};".encode())
             digest.update(np.ascontiguousarray(column).tobytes())

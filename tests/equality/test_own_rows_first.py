@@ -32,33 +32,36 @@ CASES = {
     "gat": ("model.kind=gat", "model.heads=2", "model.layers=3", TRANSFORMED),
     "gat, float32": ("model.kind=gat", "model.heads=2", TRANSFORMED, "train.dtype=float32"),
 }
+CASES_OF = {2: list(CASES), 3: ["gcn", "cached rows", "gat"]}
+"""Number of ranks -> cases that are trained on them."""
 LIMITS = {"gat": 1e-12, "gat, float32": 1e-5}
 """Largest relative differences from one sum over all rows; none elsewhere."""
 PARTS = {Segment.SUM_OWN, Segment.ADD_HALO, Segment.OWN_GRADIENTS, Segment.HALO_GRADIENTS}
-Found = dict[str, list[list[dict[str, Any]]]]
+Found = dict[int, tuple[Path, dict[str, list[list[dict[str, Any]]]]]]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
-    """What each rank returned of each case, by schedule; and the folder of the runs."""
-    root, ranks = tmp_path_factory.mktemp("own-first"), request.param
-    found, common = {}, ("train.eval_every=2",)
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each rank returned of each case, by number of ranks and by schedule; and the folder of the runs."""
     orders = (("bsp", "bsp", None), ("own", "pipelined", None), ("random order", "pipelined", 7))
-    for name, kind, seed in orders if ranks == 2 else orders[:2]:
-        folders = [
-            str(
-                prepared_run(small_graph(), root / f"{name}-{case}", ranks, *settings, *common, f"schedule.kind={kind}")
-            )
-            for case, settings in CASES.items()
-        ]
-        found[name] = run_ranks(ranks, train_in_process, root / f"ranks-{name}", folders, seed, joined=False)
-    return root, found
+    found: Found = {}
+    for ranks in CASES_OF:
+        root, results = tmp_path_factory.mktemp("own-first"), {}
+        for name, kind, seed in orders if ranks == 2 else orders[:2]:
+            common = ("train.eval_every=2", f"schedule.kind={kind}")
+            folders = [
+                str(prepared_run(small_graph(), root / f"{name}-{case}", ranks, *CASES[case], *common))
+                for case in CASES_OF[ranks]
+            ]
+            results[name] = run_ranks(ranks, train_in_process, root / f"ranks-{name}", folders, seed, joined=False)
+        found[ranks] = root, results
+    return found
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_losses_are_those_of_one_sum(found: tuple[Path, Found], case: str) -> None:
-    place = list(CASES).index(case)
-    for bsp, own, *others in zip(*found[1].values(), strict=True):
+@pytest.mark.parametrize(("ranks", "case"), [(ranks, case) for ranks, cases in CASES_OF.items() for case in cases])
+def test_losses_are_those_of_one_sum(found: Found, ranks: int, case: str) -> None:
+    place = CASES_OF[ranks].index(case)
+    for bsp, own, *others in zip(*found[ranks][1].values(), strict=True):
         plain, ours = bsp[place], own[place]
         assert not ours["serial"]
         for key in ("losses", "evaluations"):
@@ -77,16 +80,19 @@ def _far(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).abs().max() / other.abs().max())
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "cached rows"])
-def test_program_simulation_and_run_count_the_same_bytes(found: tuple[Path, Found], case: str) -> None:
-    folder = found[0] / f"own-{case}"
+@pytest.mark.parametrize(
+    ("ranks", "case"), [(ranks, case) for ranks, cases in CASES_OF.items() for case in cases if case != "cached rows"]
+)
+def test_program_simulation_and_run_count_the_same_bytes(found: Found, ranks: int, case: str) -> None:
+    folder = found[ranks][0] / f"own-{case}"
     simulated = simulate(_program(folder), machine([0] * _program(folder).ranks), epochs=EPOCHS, evaluate_every=2)
     assert not differences(told(simulated.trace), told(read_table(RunDirectory(folder).trace)))
 
 
+@pytest.mark.parametrize("ranks", CASES_OF)
 @pytest.mark.parametrize("case", ["gcn", "gat"])
-def test_halo_rows_and_their_gradients_travel_beside_sums(found: tuple[Path, Found], case: str) -> None:
-    program = _program(found[0] / f"own-{case}")
+def test_halo_rows_and_their_gradients_travel_beside_sums(found: Found, ranks: int, case: str) -> None:
+    program = _program(found[ranks][0] / f"own-{case}")
     slow = machine([0] * program.ranks, floor=0.05)
     columns = simulate(program, slow, epochs=EPOCHS).columns
     here = (columns["rank"] == 0) & (columns["epoch"] == 1)
@@ -130,8 +136,9 @@ def test_two_ops_give_the_bits_of_one(kernel: str, scaling: str, dtype: torch.dt
         assert torch.equal(one, other)
 
 
-def test_edges_of_all_ranks_are_counted_apart(found: tuple[Path, Found]) -> None:
-    program = _program(found[0] / "own-gcn")
+@pytest.mark.parametrize("ranks", CASES_OF)
+def test_edges_of_all_ranks_are_counted_apart(found: Found, ranks: int) -> None:
+    program = _program(found[ranks][0] / "own-gcn")
     columns = program.sizes.columns
     assert (columns["edges/own"] + columns["edges/halo"]).tolist() == columns["edges"].tolist()
     assert columns["edges/halo"].min() > 0

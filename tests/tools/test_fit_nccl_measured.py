@@ -28,6 +28,7 @@ def measured() -> tuple[Table, ...]:
     return read_tables(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_measured_sizes_are_interpolated_within_the_bar(measured: tuple[Table, ...], dgx: Profile) -> None:
     scores = interpolation(dgx, measured)

@@ -21,7 +21,6 @@ from simgnn.model.user_layer import user_shape
 from simgnn.outputs import check_output_folder
 from simgnn.partition.statistics.file import save_stats
 from simgnn.planner.prepare import STATISTICS
-from simgnn.program.storage import program_digest
 from simgnn.record.result import versions
 from simgnn.sampling.batches.sizes import save_sizes
 from simgnn.schema_faults import validated
@@ -322,7 +321,7 @@ def predict_all(suite: Suite, folder: TruthFolder, backend: Backend) -> list[Pre
                     extrapolated=len(predicted.result.extrapolated),
                     roofline_s=roofline_s(needs),
                     features=tuple(needs.features(speeds, topology.link, predicted.program.hosts)),
-                    program_digest=program_digest(predicted.program),
+                    program_digest=predicted.result.program_digest,
                     profile_digest=profile_digest,
                 )
             )

@@ -205,7 +205,7 @@ THREE = ["model.layers=3", "model.hidden=48"]
 @pytest.mark.parametrize(
     ("system", "ranks", "settings"),
     [
-        ("vanilla", 1, [*RMAT, *THREE, "model.kind=sage"]),
+        pytest.param("vanilla", 1, [*RMAT, *THREE, "model.kind=sage"], marks=pytest.mark.slow),
         pytest.param(
             "vanilla", 2,
             [*COMMUNITIES, "model.kind=gcn", "model.layers=2", "model.hidden=96", "partition.kind=metis"],
@@ -218,7 +218,7 @@ THREE = ["model.layers=3", "model.hidden=48"]
         pytest.param("cagnet", 3, [*LARGER, *THREE, "model.kind=gin"], marks=pytest.mark.slow),
         pytest.param("sancus", 2, [*LARGER, *THREE], marks=pytest.mark.slow),
         # what is not sent in the first epoch, or kept beside what it is a copy of, is there in all others
-        ("sancus", 2, [*LARGER, *THREE, "freshness.own_block=cached"]),
+        pytest.param("sancus", 2, [*LARGER, *THREE, "freshness.own_block=cached"], marks=pytest.mark.slow),
         pytest.param("sancus", 2, [*LARGER, *THREE, "freshness.skip=gradients"], marks=pytest.mark.slow),
         pytest.param("vanilla", 2, [*LARGER, *THREE, "communication.resend_inputs=true"], marks=pytest.mark.slow),
         ("cdfgnn", 2, [*LARGER, *THREE]),
@@ -245,7 +245,9 @@ ONCE = [
 """Caches are filled when most is held, unless ranks evaluate."""
 
 
-@pytest.mark.parametrize(("system", "chosen"), [("distdgl", []), ("rapidgnn", ONCE)])
+@pytest.mark.parametrize(
+    ("system", "chosen"), [("distdgl", []), pytest.param("rapidgnn", ONCE, marks=pytest.mark.slow)]
+)
 def test_peaks_of_ranks_that_get_wide_rows_of_another_host_are_predicted_within_a_tenth(
     system: str, chosen: list[str], tmp_path: Path
 ) -> None:
