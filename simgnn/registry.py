@@ -83,9 +83,7 @@ def is_external(policy: Policy) -> bool:
 
 def source_digest(policy: Policy) -> str:
     """Return the SHA-256 of the file that defines a user's policy; "" for a shipped policy."""
-    if not is_external(policy):
-        return ""
-    return hashlib.sha256(Path(inspect.getfile(type(policy))).read_bytes()).hexdigest()
+    return hashlib.sha256(Path(inspect.getfile(type(policy))).read_bytes()).hexdigest() if is_external(policy) else ""
 
 
 def folder_of(policy: Policy) -> str:
@@ -116,9 +114,9 @@ def _imported(kind: str, module: str, name: str) -> Any:
     found = getattr(loaded, name, None)
     if inspect.isclass(found):
         return found
-    classes = [key for key, value in vars(loaded).items() if inspect.isclass(value)]
+    near = nearest(name, [key for key, value in vars(loaded).items() if inspect.isclass(value)])
     what = "has no class" if found is None else "holds no class under the name"
-    raise ConfigError(f"got '{kind}', but {loaded.__file__} {what} '{name}'{nearest(name, classes)}")
+    raise ConfigError(f"got '{kind}', but {getattr(loaded, '__file__', module)} {what} '{name}'{near}")
 
 
 def _summary(error: BaseException) -> str:
@@ -134,6 +132,8 @@ def _checked(slot: str, kind: str, found: Any) -> type[Policy]:
             "(simgnn.policy, simgnn.emit)"
         )
     policy: type[Policy] = found
+    if policy.__init__ is not Policy.__init__:
+        raise ConfigError(f"got '{kind}', a class with an __init__; declare its options as fields of the class")
     if inspect.isabstract(policy):
         missing = ", ".join(sorted(policy.__abstractmethods__))
         raise ConfigError(f"got '{kind}', a class without what every {slot} policy must define: {missing}")

@@ -87,8 +87,8 @@ def _op_faults(program: Program, template: Template, op: Op) -> Iterator[str]:
         yield f"a {op.kind} op needs a transfer"
     if op.transfer is not None:
         yield from _size_faults(program, op.transfer.rows)
-        if op.transfer.row_bytes < 0:
-            yield f"negative row bytes: {op.transfer.row_bytes}"
+        if type(op.transfer.row_bytes) is not int or op.transfer.row_bytes < 0:
+            yield f"bytes of a row: got {op.transfer.row_bytes!r}, expected a whole number of at least 0"
     if op.kind in PAIRWISE_KINDS and op.route is None:
         yield f"a {op.kind} op needs a route"
     if op.kind in GROUP_KINDS and op.stream in program.streams and program.streams[op.stream].group is None:

@@ -93,3 +93,26 @@ def test_ranks_that_decide_differently(folder: Path, capfd: pytest.CaptureFixtur
         one for child in psutil.Process().children() for one in child.children(recursive=True) if one.pid not in before
     ]
     assert not ranks, "every rank has ended"
+
+
+WRONG = {
+    "fractional bytes of a row": (
+        "class Odd(Codec):\n    def encode(self, *given):\n        return 2.5\n    row_bytes = moved = decode = encode",
+        "codec.kind=MODULE:Odd",
+        "bytes of a row: got 2.5, expected a whole number",
+    ),
+    "a constructor": (
+        "class Odd(Codec):\n    def __init__(self): ...\n    encode = decode = moved = row_bytes = __init__\n",
+        "codec.kind=MODULE:Odd",
+        "a class with an __init__; declare its options as fields",
+    ),
+    "no class": ("", "codec.kind=sys:path", "got 'sys:path', but sys holds no class under the name 'path'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_class_that_cannot_be_a_policy(folder: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    text, setting, expected = WRONG[what]
+    status, said = told(folder, capsys, text, "simulate", *ROWS, "--set", setting)
+    assert (status, expected in " ".join(said.split())) == (2, True), said
+    assert not (folder / "out").exists()
