@@ -212,7 +212,7 @@ THREE = ["model.layers=3", "model.hidden=48"]
             marks=pytest.mark.slow,
         ),
         pytest.param("vanilla", 2, [*LARGER, *THREE, "model.kind=gin"], marks=pytest.mark.slow),
-        ("vanilla", 2, [*LARGER, *THREE, "model.kind=gat"]),
+        pytest.param("vanilla", 2, [*LARGER, *THREE, "model.kind=gat"], marks=pytest.mark.slow),
         pytest.param("cagnet", 2, [*LARGER, *THREE], marks=pytest.mark.slow),
         pytest.param("cagnet", 2, [*LARGER, *THREE, "model.kind=gat", "model.order=auto"], marks=pytest.mark.slow),
         pytest.param("cagnet", 3, [*LARGER, *THREE, "model.kind=gin"], marks=pytest.mark.slow),

@@ -49,7 +49,7 @@ BATCHES = ["model.layers=2", "batching.fanouts=[3, 3]", "batching.batch_size=20"
     [
         pytest.param("vanilla", 1, 1, ["model.kind=sage"], marks=pytest.mark.slow),
         ("cdfgnn", 2, 1, []),
-        ("distdgl", 2, 2, BATCHES),
+        pytest.param("distdgl", 2, 2, BATCHES, marks=pytest.mark.slow),
         pytest.param("vanilla", 2, 1, ["model.kind=gat", "codec.kind=stochastic"], marks=pytest.mark.slow),
         pytest.param("cagnet", 2, 1, ["model.kind=gat", "model.order=auto"], marks=pytest.mark.slow),
         pytest.param("sancus", 2, 1, ["codec.kind=bfloat16"], marks=pytest.mark.slow),
