@@ -50,7 +50,7 @@ class LocalAdjacency:
     ``structure`` and ``transpose`` share their arrays where nothing is remote and the graph is symmetric. ``kernel``:
     "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch takes. ``looped``: the
     first so many rows have their self loop here (None: all). ``complete``: whether all in-edges of each row are here.
-    If not, other ranks' sums are added, so that sums of constant sparse rows are dense.
+    If not, :func:`aggregate` returns sums of sparse rows as dense rows, to which other ranks' sums are added later.
     """
 
     def __init__(

@@ -190,7 +190,7 @@ class ScheduledRows(StagedRows):
         return (coming,)
 
     def _part(self, context: PolicyContext, first: bool) -> tuple[int, int, int]:
-        """Return the epoch of the cache that an op fills, and which of how many equal parts of its rows."""
+        """Return the epoch whose cache an op fills, the part of its rows to fill (from 0), and the number of parts."""
         return (0, 0, 1) if first else (context.epoch + 1, context.step, self.staging.steps)
 
 

@@ -184,7 +184,7 @@ def carried_guards(
             )
         if np.any(values != values[:1]) or np.any(values < 0):
             raise ConfigError(
-                f"--activity: decision '{name}' differs between ranks in the record, so the run failed; record it again"
+                f"--activity: guard '{name}' differs between ranks in the record, so the run failed; record it again"
             )
         sends.setdefault(point, {})[root] = values[0, :, 0]
     result = {}

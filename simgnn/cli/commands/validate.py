@@ -39,7 +39,7 @@ def command(
 ) -> None:  # fmt: skip
     """Predict the experiments of a suite, run them, and say how good the predictions were.
 
-    Drawing, calibrating and predicting come before the first run and are frozen. Exit status 1: a bar does not hold.
+    Drawing, calibrating and predicting come before the first run and are frozen. Exit status 1: a score misses its bar.
     Example: [bold]simgnn validate quick --report quick.html[/bold]
     """
     # loaded when the command runs: its help starts fast

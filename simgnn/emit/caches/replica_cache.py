@@ -46,21 +46,21 @@ class _Reset(Action[ChoosesRows]):
 
 
 class ResetMasters(_Reset):
-    """Set states of shared masters to zero where their row was renewed."""
+    """Set states of shared masters to zero where their reference was renewed (:class:`Settle`)."""
 
     def rows(self, context: PolicyContext) -> Array:
         return shared_rows(context)
 
 
 class ResetMirrors(_Reset):
-    """Set states of received rows, in wire order, to zero where their row was renewed."""
+    """Set states of received rows, in wire order, to zero where their reference was renewed (:class:`Settle`)."""
 
     def rows(self, context: PolicyContext) -> Array:
         return context.arriving
 
 
 class ResetLeaving(_Reset):
-    """Set to zero the state of each sent row that was renewed; rows are in wire order."""
+    """Set states of sent rows, in wire order, to zero where the row's reference was renewed (:class:`Settle`)."""
 
     def rows(self, context: PolicyContext) -> Array:
         return context.leaving
@@ -228,7 +228,7 @@ class TakeSums(Action[ChoosesRows]):
     def run(
         self, context: PolicyContext, arrived: Array, mask: Array, kept: Array, rows: Array, published: Array
     ) -> tuple[Array, ...]:
-        """Replace all local ``rows`` by their sums. ``kept``: the sums of masters as mirrors hold them."""
+        """Put sums into ``rows``: ``published`` at shared masters; at mirrors ``kept``, as last received."""
         kept = take_arrived(self.codec, context, arrived, mask, kept)
         put_rows(rows, context.arriving, kept)
         return kept, put_rows(rows, shared_rows(context), published)
