@@ -452,6 +452,15 @@ class Schedule(Serving):
     slot: ClassVar[str] = "schedule"
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
+    def refuses(self, choices: "Choices") -> Iterator["Refusal"]:
+        """Reject :attr:`sums_own_first` with a communication that brings no halo rows for a layer to sum."""
+        moved = choices.communication
+        if self.sums_own_first and moved.moves in self.serves and (moved.cut, moved.moves) != ("edge-cut", "rows"):
+            sent = "sums" if moved.cut == "vertex-cut" else moved.moves
+            got = f"got '{self.label}' with communication.kind = '{moved.label}', expected 'bsp'"
+            why = f"it sums own rows while halo rows travel, but ranks exchange {sent}, with nothing to sum meanwhile"
+            yield Refusal("schedule", "kind", f"{got}: {why}")
+
     @property
     def sums_own_first(self) -> bool:
         """Whether a layer sums the rows of its own rank before halo rows have arrived, in an op of its own, so that

@@ -9,6 +9,7 @@ from simgnn.experiment.load import load_experiment
 from tests.extension.worlds import outside
 
 KEPT, CODEC = "freshness.kind=my_policies.every_kth:EveryKth", "codec.kind=my_policies.top_k:TopK"
+OWN = "schedule.kind=my_policies.own_first:OwnFirst"
 ROUNDS = "communication.kind=my_policies.two_rounds:TwoRounds"
 CASES = {
     "rows where blocks move": (
@@ -21,6 +22,13 @@ CASES = {
         "partition.kind", "partition.kind=my_policies.stripes:Stripes", "communication.kind=master-mirror"
     ),
     "a vertex-cut where halos move": ("partition.kind", "partition.kind=ebv", ROUNDS),
+    "own rows first where sums move": ("schedule.kind", OWN, "partition.kind=ebv", "communication.kind=master-mirror"),
+    "own rows first where blocks move": (
+        "schedule.kind", OWN, "partition.kind=block-row", "communication.kind=block-broadcast"
+    ),
+    "halo rows beside sums, of a vertex-cut": (
+        "schedule.kind", "schedule.kind=pipelined", "partition.kind=ebv", "communication.kind=master-mirror"
+    ),
     "a model that aggregates first": ("model.kind", "model.kind=gin", ROUNDS),
     "a store of batches on the full graph": ("placement.kind", "placement.kind=my_policies.bounded_store:BoundedStore"),
     "an option out of bounds": ("codec.keep", CODEC, "codec.keep=0"),
