@@ -207,10 +207,10 @@ class Action(ABC, Generic[Owner]):
 
 
 class EncodeRows(Action["Codec"]):
-    """Rows become bytes."""
+    """Encode rows as bytes."""
 
     def run(self, context: PolicyContext, rows: Array) -> tuple[Array, ...]:
-        """``rows`` [n, F] -> uint8 [n, row_bytes]."""
+        """Encode ``rows`` [n, F] as bytes, uint8 [n, row_bytes]."""
         xp, names = array_namespace(rows), context.gathered
         if names is None:
             names = xp.arange(rows.shape[0], dtype=xp.int64, device=device(rows))
@@ -218,10 +218,10 @@ class EncodeRows(Action["Codec"]):
 
 
 class DecodeRows(Action["Codec"]):
-    """Bytes become rows of the buffer that the op writes."""
+    """Decode bytes to rows of the buffer that the op writes."""
 
     def run(self, context: PolicyContext, packed: Array) -> tuple[Array, ...]:
-        """``packed`` uint8 [n, row_bytes] -> rows [n, F]."""
+        """Decode ``packed``, uint8 [n, row_bytes], to rows [n, F]."""
         return (decoded(self.owner, context, packed, context.width, context.dtype),)
 
 
@@ -536,17 +536,17 @@ class MiniBatchSchedule(Schedule):
 
     @property
     def drawing_threads(self) -> int:
-        """Batches that are drawn at once."""
+        """The number of mini-batches that can be drawn at the same time."""
         return 1
 
     @property
     def drawn_batches(self) -> int:
-        """Batches whose blocks are held at once, the one in training included."""
+        """The number of mini-batches whose blocks are held at the same time, including the one in training."""
         return 1
 
     def staged_batches(self, steps: int) -> int:
-        """Batches whose input rows are held on the device at once, the one in training included, where an epoch has so
-        many ``steps``."""
+        """The number of mini-batches whose input rows are held on the device at the same time, including the one in
+        training. ``steps``: of an epoch."""
         return 1
 
     @property

@@ -106,8 +106,8 @@ def release_free_memory() -> None:
 
 @dataclass
 class Room:
-    """Room for small blocks and objects: ``fences`` (addresses) separate pieces of the C library's heap, and
-    ``objects`` keep pieces of Python's."""
+    """Free heap space, ready for small blocks and objects. ``fences``: addresses of tiny blocks that stay allocated, so
+    that free pieces of the C heap do not merge. ``objects``: objects that keep Python from returning its heap."""
 
     fences: list[int] = field(default_factory=list)
     objects: list[bytes] = field(default_factory=list)

@@ -50,7 +50,7 @@ its tick on idle cores counts these by the clock, but busy time only by samples 
 
 @dataclass(frozen=True)
 class Way:
-    """From one rank to another. ``group``: process group of the two, with a TCP connection; None on other ranks."""
+    """From a rank to another. ``group``: process group of the two, with its own TCP connection; None on other ranks."""
 
     source: int
     target: int
@@ -245,7 +245,7 @@ class Bulk:
 
 
 class _Flow(threading.Thread):
-    """One end of a way. ``passed``: set when a message has passed, or when none ever will."""
+    """Sends or receives bulk messages of one way. ``passed``: set when one has passed, or when none ever will."""
 
     def __init__(self, way: Way, rank: int, nbytes: int, stop: threading.Event) -> None:
         super().__init__(name=f"bulk {way.source} to {way.target}", daemon=True)
@@ -278,7 +278,7 @@ class _Flow(threading.Thread):
         """Raise :class:`BackendError` where the way failed or ``in_time`` is false."""
         if self._failure is not None or not in_time:
             reason = self._failure or f"nothing passed in {PATIENCE.total_seconds():.0f} s"
-            raise BackendError(f"load of the link: {self.name}: {reason}")
+            raise BackendError(f"bulk messages from rank {self._way.source} to {self._way.target} failed: {reason}")
 
 
 if __name__ == "__main__":

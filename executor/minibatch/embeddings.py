@@ -116,7 +116,7 @@ def learned_width(program: Program) -> int:
 
 
 def load_embeddings(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore) -> tuple[Functions, Mapping[str, Rows]]:
-    """Return functions by action, and the rows that this rank writes by buffer; both are empty without embeddings."""
+    """Return functions by policy action, and rows this rank writes, by buffer; without embeddings both are empty."""
     width, places, rank = learned_width(plan.program), store.places, store.places.rank
     if not width:
         return {}, {}

@@ -114,7 +114,7 @@ NoteRows = Callable[[int, int, str, int, int], None]
 
 
 def unrecorded(*_: object) -> None:
-    """Record nothing."""
+    """Record nothing: the default of the functions that record decisions, losses and moved rows."""
 
 
 @dataclass

@@ -243,7 +243,7 @@ def _slower(prices: Prices, by: float) -> Prices:
 
 
 def _topology_of(declared: Declaration, placed: list[tuple[str, str]]) -> dict[str, Any]:
-    """Return a host's topology: devices, each with a link among its ranks; several meet in the host's memory."""
+    """Return a host's topology: devices, each with a link between its own ranks; memory connects several devices."""
     edges = [{"between": (name, name), "link": LOOP} for name, _ in placed]
     nodes: dict[str, str] = {}
     inner = placed[0][0]

@@ -117,7 +117,7 @@ def _check_same(
 
 
 def _irrelevant(experiment: Experiment) -> frozenset[str]:
-    """Return the keys of the experiment that change what it learns only by rounding."""
+    """Return the keys of the experiment that affect what it learns only through rounding errors."""
     return frozenset({"communication.rows", "model.order", "model.hoist"} if _exact(experiment) else ())
 
 

@@ -151,7 +151,7 @@ class GuardedBlocks:
         self._sent = f"sent/{sync.point}"
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
-        """Emit the decision. If values decide, each rank compares its rows and sends a flag to all; then all agree."""
+        """Emit the choice of blocks to send; if it depends on values, ranks compare theirs and share flags first."""
         builder, sync, ranks = self.builder, self.sync, len(self.sync.rows)
         builder.buffer(self._versions, ranks, 1, "int64", persistent=True, space="host")
         builder.buffer(self._active, ranks, 1, "uint8", space="host")

@@ -14,7 +14,7 @@ _U1, _U2, _U4, _U56 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(56)
 
 @njit(cache=True, nogil=True, inline="always")
 def ones(word: Any) -> Any:
-    """Set bits of a uint64, int64; compilers turn this form into one instruction where the processor has it."""
+    """Count the set bits of a uint64, as int64. Compilers turn this form into one instruction where there is one."""
     word = word - ((word >> _U1) & _FIVES)
     word = (word & _THREES) + ((word >> _U2) & _THREES)
     word = (word + (word >> _U4)) & _NIBBLES

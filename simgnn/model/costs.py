@@ -228,8 +228,8 @@ def reversing_rows(layer: LayerSpec) -> dict[str, int]:
 
 
 class ReversedRows(NamedTuple):
-    """Elements per row that the backward of an update holds for a short time: ``width`` beside the gradients of
-    weights, and at least ``least`` in all. ``copies_own``: the gradient of own rows is a copy, made last."""
+    """Scratch memory of an update's backward, in elements per row: ``width`` in addition to the gradients of weights,
+    and ``least``, the minimum of both together. ``copies_own``: the gradient of own rows is a copy, made last."""
 
     width: int
     least: int

@@ -41,8 +41,8 @@ class ProgramBuilder:
     """Collects buffers, columns, routes and ops by name, and builds a program from them.
 
     An op is emitted once and put into every named template; program order is the order of emission. An op names its
-    nature, and ``schedule`` gives it a stream (None: the default stream of its nature). ``natures``: those that the
-    plan uses."""
+    purpose (:class:`Nature`), for which ``schedule`` chooses a stream (None: the default stream). ``natures``: those
+    that the plan uses."""
 
     def __init__(self, name: str, hosts: Sequence[int], dtype: str, schedule: Scheduling | None = None) -> None:
         self.name = name

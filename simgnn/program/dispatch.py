@@ -172,8 +172,8 @@ Before = Callable[[OpenTurn[What], int, int, str], Iterable[OpenTurn[What]]]
 
 
 class Dispatcher(Generic[What]):
-    """The streams of one rank. ``schedule`` None: ready ops run in program order. ``decided`` returns the value of a
-    decision in a turn on this rank, or None; it is called only if a schedule picks."""
+    """The streams of one rank. ``schedule`` None: ready ops run in program order. ``decided`` returns the value
+    of a policy's decision in a turn on this rank, or None; it is called only if the schedule picks the next op."""
 
     def __init__(
         self, rank: int, lanes: Mapping[str, Lane[What]], schedule: Picks | None,

@@ -198,8 +198,8 @@ def made_once(program: Program) -> frozenset[str]:
 
 
 def same_as_constants(program: Program) -> frozenset[str]:
-    """Return the buffers of a root's last sent block (the third that a broadcast writes) whose source, such as
-    features, no op ever writes: they need no memory of their own."""
+    """Return the buffers that keep a block as its root last sent it (the third that a broadcast writes) although the
+    block never changes, such as features. These buffers need no memory, since the block itself serves."""
     written = {access.buffer for _, op in program.ops for access in op.writes}
     sends = [op for _, op in program.ops if op.kind is OpKind.BROADCAST and len(op.writes) > 2]
     return frozenset(op.writes[2].buffer for op in sends if op.reads[0].buffer not in written)

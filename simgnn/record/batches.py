@@ -97,8 +97,8 @@ def batch_table(
 ) -> pa.Table:
     """Build the table ``batches.parquet`` for the turns that ended in a ``trace`` (``TRACE_SCHEMA``).
 
-    ``losses`` (``LOSSES_SCHEMA``) and ``taken`` (``TAKEN_SCHEMA``), in any order, are records of the ranks of a run;
-    without ``taken`` all sizes come from the program.
+    Ranks of a run record ``losses`` (``LOSSES_SCHEMA``) and ``taken``, how many rows they got from which source
+    (``TAKEN_SCHEMA``), each in any order; without ``taken`` all sizes come from the program.
     """
     steady = program.templates[program.calendar.steady]
     ready = TAKE_HOT if TAKE_HOT in steady.index else STAGE_ROWS

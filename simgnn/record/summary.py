@@ -46,7 +46,7 @@ class Columns:
 
 
 def computing_ops(program: Program) -> Bools:
-    """Which ops do not communicate, bool [ops]: compute kinds, and copies on a stream without a group."""
+    """Which ops do not communicate, bool [ops]: compute kinds, and copies on a stream without a process group."""
     computes = [
         op.kind in COMPUTE_KINDS or (op.kind is OpKind.COPY and program.streams[op.stream].group is None)
         for _, op in program.ops

@@ -178,7 +178,7 @@ def test_a_record_is_replayed_and_on_other_hosts_used_as_fractions(runs: Runs) -
             assert values.sum() > 0
         if name.endswith("/within/rows"):
             assert values.sum() == 0, "no rank has a neighbour on its host"
-    with pytest.raises(ConfigError, match=r"within/rows' was recorded where no rows could travel"):
+    with pytest.raises(ConfigError, match=r"within/rows' has no rows to choose from in the record"):
         replay(_recorded_on(runs, 4), recorded.program, decisions_in(recorded.program), frozenset(), EPOCHS, 0, None)
 
 

@@ -213,7 +213,7 @@ def test_bad_companions(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be read as \.npz"):
         load_stats(path)
     np.savez(tmp_path / "c.npz", rows=np.array([1000]), extra=np.array([1]))
-    with pytest.raises(ConfigError, match=r"lacks edges.*unknown extra"):
+    with pytest.raises(ConfigError, match=r"lacks edges.*unknown arrays: extra"):
         load_stats(path)
     np.savez(tmp_path / "c.npz", **{name: np.array(["x"]) for name in ("rows", "edges")})
     with pytest.raises(ConfigError, match="lacks"):

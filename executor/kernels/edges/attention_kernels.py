@@ -61,7 +61,7 @@ def maxima_parallel(indptr, indices, source, target, looped, slope, out, bounds)
 
 @njit(nogil=True, cache=True)
 def _most_edges(indptr, first, last):  # type: ignore[no-untyped-def]
-    """Of a row, its self loop too."""
+    """The most edges that one of the rows ``first``..``last`` - 1 has, plus one for a self loop."""
     most = 0
     for i in range(first, last):
         most = max(most, indptr[i + 1] - indptr[i])
@@ -70,7 +70,7 @@ def _most_edges(indptr, first, last):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, inline="always")
 def _edges_of(indptr, indices, looped, i, into):  # type: ignore[no-untyped-def]
-    """Ends of the edges of row i, a self loop last, and how many they are."""
+    """Write the sources of the edges of row i to ``into``, a self loop last, and return their number."""
     begin = indptr[i]
     count = indptr[i + 1] - begin
     for k in range(count):
@@ -116,7 +116,7 @@ def sums_parallel(  # type: ignore[no-untyped-def]
 def target_gradients(  # type: ignore[no-untyped-def]
     indptr, indices, inner, halo, gradient, source, target, maximum, looped, slope, ceiling, out, first, last
 ):
-    """out[i, h]: gradient of target_score, summed over the edges of row i. ``ceiling``: of exponents."""
+    """out[i, h] = gradient of target_score[i, h], summed over the edges of row i. ``ceiling``: limit of exponents."""
     width, heads, owned = inner.shape[1], maximum.shape[1], len(inner)
     part = width // heads
     slope, ceiling = out.dtype.type(slope), out.dtype.type(ceiling)
@@ -150,9 +150,9 @@ def target_gradients_parallel(  # type: ignore[no-untyped-def]
 def source_gradients(  # type: ignore[no-untyped-def]
     indptr, indices, rows, gradient, source, target, maximum, looped, slope, ceiling, of_source, out, place, first, last
 ):
-    """out[j - place] = gradient of row P[j] through the sums, of_source[j, h]: of source_score, over the edges from j.
+    """Sum gradients over the edges from j: out[j - place] that of P[j], of_source[j, h] that of source_score[j, h].
 
-    Edges by source; ``rows`` are P[place], P[place + 1], ...
+    The edges are grouped by source j. The gradient of P[j] leaves out that of its score. ``rows``: P[place], ...
     """
     width, heads = rows.shape[1], maximum.shape[1]
     part = width // heads
@@ -191,7 +191,7 @@ def source_gradients_parallel(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def quotients(sums, out, first, last):  # type: ignore[no-untyped-def]
-    """out[i] = N / D from [N | D]; what nothing was summed in is not a number."""
+    """out[i] = N / D from [N | D]; NaN for rows without edges."""
     width = out.shape[1]
     heads = sums.shape[1] - width
     part = width // heads

@@ -41,7 +41,7 @@ class Structure:
 
     @classmethod
     def from_csr(cls, csr: CSR, device: torch.device | str = "cpu") -> "Structure":
-        """A copy of a CSR of the graph room (which may be memory-mapped) in tensors on ``device``."""
+        """Copy a CSR, which may be memory-mapped, to tensors on ``device``."""
         return cls(
             torch.from_numpy(np.array(csr.indptr, dtype=np.int64)).to(device),
             torch.from_numpy(np.array(csr.indices)).to(device),

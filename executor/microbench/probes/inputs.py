@@ -33,7 +33,7 @@ class Pool:
         """A contiguous view that must not be written to; another part of the block at each call, where that fits."""
         items = prod(shape)
         if items > self._block.numel():
-            raise ValueError(f"pool of {self._block.numel()} items asked for {items}: build it larger")
+            raise ValueError(f"the pool has {self._block.numel()} items, expected at least {items}: build it larger")
         if self._next + items > self._block.numel():
             self._next = 0
         view = self._block[self._next : self._next + items].view(shape)
@@ -140,7 +140,7 @@ class Subject:
 
     @cached_property
     def structures(self) -> tuple[Structure, Structure]:
-        """Edges grouped by row, and grouped by source."""
+        """The edges grouped by destination row, and the same edges grouped by source row."""
         structure = Structure.from_csr(self.csr, self.device)
         return structure, structure.transposed()
 

@@ -27,13 +27,13 @@ LARGE_BYTES = float(1 << 18)
 TREE_SHARES = ((18, 0.5), (21, 0.6), (22, 0.7), (23, 0.8), (24, 0.7), (26, 0.8), (27, 0.9))
 """From 2^n bytes on, the share of its bandwidth that NCCL expects a tree to reach."""
 CANDIDATES = np.arange(0.5, 1.5, 0.01)
-"""What NCCL may expect of a tree's rate over that of a ring."""
+"""Candidates for the ratio that NCCL expects between the rates of a tree and of a ring."""
 ALIKE = 1.05
 """Choices whose errors are within this factor explain the times equally well."""
 ROUND_BYTES = float(1 << 22)
 """Inside a host, rounds and fill are learnt and paid from here on: below, other protocols have shorter hops."""
 STREAM_BYTES = float(1 << 24)
-"""From here on times inside a host grow as the bytes do, and tell rates."""
+"""From here on times inside a host grow linearly with the bytes, so that rates can be read from them."""
 CHUNKS = tuple(2.0**20 * np.array([1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 6.0]))
 HOPS_S = tuple(1e-6 * np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0]))
 RANKS_PER_RAIL = (2, 1, 4)
@@ -43,11 +43,11 @@ SHARED = tuple(1e9 * np.array([120.0, 80.0, 60.0, 50.0, 40.0, 30.0, 20.0]))
 BETTER = 0.95
 """A form with more in it must leave less than this share of the error."""
 THIN = 3
-"""Every so many rows are enough to tell rails: they make differences of a half, not of a hundredth."""
+"""Every n-th row is enough to find the ranks per rail: these change times by a half, not by a hundredth."""
 
 
 def choice_of(tree_over_ring: float, scope: str) -> Choice:
-    """NCCL's choice, given what it expects of a tree's rate over that of a ring."""
+    """Return NCCL's choice of algorithm if it expects a tree to have ``tree_over_ring`` times the rate of a ring."""
     return Choice.model_validate(
         {
             "scope": scope,
@@ -70,9 +70,9 @@ def taken(table: Table, choice: Choice | None, algorithm: Algorithm) -> NDArray[
 
 
 def fit_choice(tables: Sequence[Table], scope: str) -> Choice | None:
-    """The choice that leaves each table in the straightest pieces; None where no group had more than one way to go.
+    """Fit NCCL's choice of algorithm: with it, times of each algorithm in a table lie closest to a straight line.
 
-    Of those that do so equally well, the middle one.
+    Of choices that fit equally well, the middle one. None: inside a host, or without enough large messages.
     """
     large = [table.where(table.nbytes >= LARGE_BYTES) for table in tables if table.scope == scope]
     large = [table for table in large if len(table.nbytes) > 2]
@@ -164,7 +164,7 @@ class Law:
 
 
 def fit_law(tables: Sequence[Table], scope: str) -> Law:
-    """The law of one machine's groups of one scope, from its tables of both and of its single messages."""
+    """Fit the law of one machine and scope to the machine's all-reduces of both scopes and its single messages."""
     reduces = [table for table in tables if table.collective == "all_reduce"]
     mine = [table for table in reduces if table.scope == scope]
     if scope == "host":
@@ -226,7 +226,7 @@ def _tree_hop_s(tables: Sequence[Table], law: Law) -> float:
 
 
 def _least(error: Callable[[Law], float], plain: Law, others: Iterable[Law]) -> Law:
-    """The law of least error, or the plain one unless that is clearly better."""
+    """Return the law of least error if it is clearly better than the plain one, else the plain one."""
     best = min(others, key=error)
     return best if error(best) < BETTER * error(plain) else plain
 

@@ -308,7 +308,7 @@ def left_out(profiles: dict[str, Profile], tables: Sequence[Table]) -> list[Scor
         rest = [one for one in rest if one.collective != "all_reduce" or one.ranks != table.ranks]
         mine = [one for one in rest if (one.collective, one.scope) == ("all_reduce", table.scope)]
         if not mine:
-            raise HardwareError(f"{table.name}: no other rank count of its machine and scope to predict it from")
+            raise HardwareError(f"{table.name}: found no all-reduce of its machine and scope with another rank count")
         fitted = fit_scope(mine, fit_law(rest, table.scope))
         scores.append(_score(table, predict(profiles[table.gpu], fitted, table)))
     return scores

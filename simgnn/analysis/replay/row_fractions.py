@@ -65,8 +65,8 @@ class CarriedRows:
         recorded = int(limits(self.there, name).sum())
         if not recorded and most.any():
             raise ConfigError(
-                f"--activity: decision '{name}' was recorded where no rows could travel by it, and here "
-                f"{int(most.sum())} may; expected a record of a cluster that has such a hop (with "
+                f"--activity: decision '{name}' has no rows to choose from in the record, but up to "
+                f"{int(most.sum())} here; expected a record of a cluster that has such an exchange (with "
                 "communication.exchange = 'host-aggregated': hosts with several ranks)"
             )
         return self._with_record(name, shared_out(most, self.fractions(name, recorded)))
@@ -99,7 +99,7 @@ def limits(program: Program, name: str) -> IntArray:
         if op.transfer is not None and op.transfer.decision is not None and op.transfer.decision.name == name:
             assert op.route is not None
             return program.sizes.routes[op.route].matrix(program.ranks)
-    raise ConfigError(f"--activity: decision '{name}' is of no exchange, so it cannot be used as fractions")
+    raise ConfigError(f"--activity: decision '{name}' belongs to no exchange, so it cannot be used as fractions")
 
 
 def shared_out(limits: IntArray, fractions: Floats) -> IntArray:

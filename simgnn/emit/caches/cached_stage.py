@@ -92,7 +92,7 @@ class CachedStage:
         return self.builder.buffer(self.name("mask"), Column(f"{masks}/leaving"), 1, "uint8")
 
     def add_coded(self) -> str:
-        """Add the buffers of sent and received rows on the wire; returns the name of the sent one."""
+        """Add the buffers of rows as they travel (encoded, if there is a codec); returns the name of the sent one."""
         columns, dtype = (self.row_bytes, "uint8") if self.codec.encodes else (self.sync.width, self.builder.dtype)
         self.builder.buffer(self.name("arrived"), self.arriving, columns, dtype)
         return self.builder.buffer(self.name("coded"), self.leaving, columns, dtype)
@@ -111,7 +111,7 @@ class CachedStage:
         )  # fmt: skip
 
     def _exchange_ids(self) -> None:
-        """Exchange how many rows travel for each pair, then their positions; pairs without rows send nothing."""
+        """Exchange how many rows each pair of ranks sends, then their positions; pairs without rows send nothing."""
         builder, stage = self.builder, self.stage
         pairs = add_count_route(builder, stage.route)
         counts = builder.buffer(self.name("counts"), Column(f"{pairs}/leaving"), 1, "int64")

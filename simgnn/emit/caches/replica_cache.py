@@ -38,7 +38,7 @@ class _Reset(Action[ChoosesRows]):
         """The local row of each row of the states."""
 
     def run(self, context: PolicyContext, renewed: Array, *states: Array) -> tuple[Array, ...]:
-        """Zero the states in place where ``renewed``, bool [local rows, 1], is set."""
+        """Set rows of ``states`` to zero, in place, where ``renewed``, bool [local rows, 1], marks their local row."""
         void = renewed[self.rows(context), 0]
         for state in states:
             state[void] = 0
@@ -83,7 +83,7 @@ class AddParts(Action[ChoosesRows]):
     """Add the changes that arrived to the sums."""
 
     def run(self, context: PolicyContext, arrived: Array, mask: Array, sums: Array) -> tuple[Array, ...]:
-        """Return the sums, with parts of lower ranks added first, and the shared rows that a part woke, bool [n, 1]."""
+        """Return the sums, with parts of lower ranks added first, and which rows received a part, bool [n, 1]."""
         layout, xp = received_mask(context, sums), array_namespace(sums)
         woken = places_in_shared(context, context.arriving)[layout.unpack(mask)]
         parts = arrived
@@ -104,11 +104,11 @@ class AddParts(Action[ChoosesRows]):
 
 
 class FoldOwn(Action[ChoosesRows]):
-    """Add the masters' own parts that moved to the sums, and wake their rows."""
+    """Add the masters' own parts that moved to the sums, and mark their rows for publication."""
 
     def run(self, context: PolicyContext, rows: Array, own: Array, sums: Array, *read: Array) -> tuple[Array, ...]:
         """Return ``own``, ``sums`` and the shared rows to publish. ``own``: masters' parts as the sums count them;
-        ``read``: the policy's state, if it has one, and the rows that mirrors woke, if mirrors have parts."""
+        ``read``: the policy's state, if it has one, and which rows received parts, if mirrors have parts."""
         state = read[0] if self.owner.state_width else None
         woken = read[1:] if self.owner.state_width else read
         shared = shared_rows(context)
@@ -124,7 +124,7 @@ class FoldOwn(Action[ChoosesRows]):
 
 
 class Announce(Action[ChoosesRows]):
-    """List the shared rows that are awake, which are published to all their mirrors."""
+    """List the shared rows that are marked as active; they are published to all their mirrors."""
 
     def run(self, context: PolicyContext, active: Array) -> tuple[Array, ...]:
         """Return the mask over the rows of each peer, and the shared rows int64 [k] that are published."""
@@ -247,12 +247,12 @@ def shared_rows(context: PolicyContext) -> Array:
 
 
 def leaving_places(context: PolicyContext) -> Array:
-    """The position among the shared rows of each row that is sent."""
+    """The position, among the masters that have mirrors (:func:`shared_rows`), of each row that is sent."""
     return context.derived(_places, _masters(context, context.leaving), context.leaving)
 
 
 def places_in_shared(context: PolicyContext, rows: Array) -> Array:
-    """The position among the shared rows of each of ``rows``, a list of the op's route."""
+    """The position, among the masters that have mirrors, of each of ``rows``: local rows that the op's route lists."""
     return context.derived(_places, _masters(context, rows), rows)
 
 

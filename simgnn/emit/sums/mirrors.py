@@ -28,12 +28,12 @@ class Level:
 
     @property
     def mirrors(self) -> Column:
-        """The name of the column of rows that each rank receives along the route."""
+        """The column of the size table with the number of rows that each rank receives along the route."""
         return Column(f"mirror_rows/{self.name}" if self.name else "mirror_rows")
 
     @property
     def mirrored(self) -> Column:
-        """The name of the column of rows that each rank sends along the route."""
+        """The column of the size table with the number of rows that each rank sends along the route."""
         return Column(f"mirrored_rows/{self.name}" if self.name else "mirrored_rows")
 
 

@@ -118,8 +118,8 @@ def _companion(path: Path, name: str) -> dict[str, NDArray[Any]]:
     unknown = [key for key in arrays if key not in BASE and not key.startswith(TABLE)]
     if missing or unknown:
         raise ConfigError(
-            f"{path}: partition.arrays: '{name}' lacks {', '.join(missing) or 'nothing'} and has the unknown "
-            f"{', '.join(unknown) or 'nothing'}; expected the arrays {', '.join(BASE)} and {TABLE}NAME"
+            f"{path}: partition.arrays: '{name}' lacks {', '.join(missing) or 'nothing'}; unknown arrays: "
+            f"{', '.join(unknown) or 'none'}; expected the arrays {', '.join(BASE)} and {TABLE}NAME"
         )
     for key in BASE:
         if key in arrays and (arrays[key].ndim != 1 or arrays[key].dtype.kind not in "iu"):

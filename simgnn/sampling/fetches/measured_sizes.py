@@ -47,7 +47,7 @@ def batch_sizes(
     done: Done = lambda parts: None,
 ) -> BatchSizes:
     """Read the batches of epochs 0..epochs-1 of all ranks in ``folder``. ``rank_hosts`` int64 [P]; ``only_new``: caches
-    pull what the one before lacks; ``whole_run``: each rank has one cache, filled once. In memory are one ranking and P
+    pull only what the one before lacks; ``whole_run``: each rank fills one cache, once. Memory: one ranking, and P
     * P * epochs * steps numbers. Raises :class:`ConfigError` for missing batches."""
     ranks, hops = plan.ranks, len(plan.fanouts)
     shape = (ranks, epochs, plan.steps)
@@ -154,9 +154,9 @@ def forecast(
 ) -> Forecast:
     """Count exactly the rows that the batches of epochs 0..epochs-1 in ``folder`` pull from other hosts.
 
-    ``sizes``: ascending, each once; ``only_new``, ``whole_run``: as in :class:`Forecast`. In memory are the rankings of
-    one worker and two epochs, the curve (16 bytes for each row of the longest ranking) and S * (P * P + P * batches of
-    an epoch + steps) numbers. Raises :class:`ConfigError` for missing batches.
+    ``sizes``: strictly ascending numbers of cached rows; ``only_new``, ``whole_run``: as in :class:`Forecast`. Memory:
+    rankings of a worker for two epochs, the curve (16 bytes for each row of the longest ranking) and S * (P * P + P *
+    batches of an epoch + steps) numbers. Raises :class:`ConfigError` for missing batches.
     """
     ranks, kept = plan.ranks, tuple(sizes)
     curve = HitCurve(*np.zeros((2, 0), np.int64))
@@ -200,8 +200,8 @@ def requests_of(batch: Batch, sources: Sources) -> tuple[IntArray, IntArray]:
 def sample_requests(
     plan: SamplingPlan, folder: Path, rank_hosts: IntArray, epochs: int, done: Done = lambda parts: None
 ) -> SampleRequests:
-    """Count the requests of the batches of epochs 0..epochs-1 in ``folder`` if hosts draw for one another. In memory
-    are 2 * hops * P * P * epochs * steps numbers and one batch. Raises :class:`ConfigError` for missing batches."""
+    """Count requests to draw neighbours that ranks send one another for batches of epochs 0..epochs-1 in ``folder``.
+    Memory: 2 * hops * P * P * epochs * steps numbers and one batch. Raises :class:`ConfigError` for missing batches."""
     asked, returned = np.zeros((2, len(plan.fanouts), plan.ranks, plan.ranks, epochs, plan.steps), np.int64)
     for worker, epoch, part, sources in _parts(plan, folder, rank_hosts, epochs, done):
         for number in range(len(part)):

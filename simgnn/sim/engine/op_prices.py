@@ -214,7 +214,7 @@ class Pricer:
         return found
 
     def _paths(self, source: Ints, target: Ints, backend: str, bundled: bool) -> Ints:
-        """Path of each message for the case that its sender enters last, then for the case that its receiver does."""
+        """Return each message's path if its sender enters the round last, then each one's if its receiver does."""
         if bundled:
             bundles = bundle_paths(self.machine, source, target, backend)
             return self._network.add_paths(bundles.paths) + np.concatenate((bundles.sent, bundles.received))

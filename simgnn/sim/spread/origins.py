@@ -100,7 +100,7 @@ class Origins:
         return found
 
     def _shares(self, compiled: CompiledOp, turn: Turn) -> dict[int, Floats]:
-        """Shares of an op's work by origin, float64 [P] each."""
+        """Return the share of each :class:`Origin` in the time of an op's work, float64 [P], by the origin's number."""
         op, ranks = compiled.op, self._machine.ranks
         copied = not op.work and op.kind in (OpKind.COPY, *COPIES)
         work: Sequence[Work] = (Work("copy", {"bytes": 1, "item_bytes": 1}),) if copied else op.work
@@ -117,7 +117,7 @@ class Origins:
         return self.known.setdefault(origin, len(self.known))
 
     def _origins(self, piece: Work, op: Op) -> list[Origin]:
-        """The origin of a piece of work on each class of ranks."""
+        """Return the origin of a piece of work on each class of ranks (equal device type, threads, ranks at work)."""
         found = []
         for kind, threads, at_once in self._classes:
             device = self._machine.profile.devices[kind]

@@ -21,7 +21,7 @@ def canary_seconds() -> float:
     command = [sys.executable, "-m", "simgnn.study.validate.drift_check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **one_thread})
     if done.returncode != 0:
-        raise BackendError(f"validate: the reference work ended with status {done.returncode}:\n{done.stderr.strip()}")
+        raise BackendError(f"validate: the timed workload failed with status {done.returncode}:\n{done.stderr.strip()}")
     return float(done.stdout)
 
 

@@ -112,12 +112,12 @@ class Scoreboard:
 
     @property
     def holds(self) -> bool:
-        """Whether every bar holds and every reduced rate was noticed."""
+        """Whether every score meets its bar, and every deliberately reduced rate is noticed (:class:`Sensitivity`)."""
         return all(entry.holds for entry in self.verdicts) and all(entry.worse for entry in self.sensitivity)
 
     @property
     def guarded(self) -> bool | None:
-        """Whether every stored bound holds and every reduced rate was noticed; None without bounds."""
+        """Whether scores are within all stored bounds, and every reduced rate is noticed; None without bounds."""
         if not self.guard:
             return None
         return all(entry.holds for entry in self.guard) and all(entry.worse for entry in self.sensitivity)

@@ -139,7 +139,7 @@ def _groups(suite: Suite) -> Iterator[str]:
 
 
 def _bars(where: str, bars: Bars, suite: Suite, cases: tuple[Case, ...]) -> Iterator[str]:
-    """Report bars that cannot hold, whatever is measured, because these cases do not give the figure."""
+    """Report bars (limits of scores) on figures that ``cases`` cannot give, such as an order of a single case."""
     if bars.tau is not None and len(cases) < 2:
         yield f"{where}.tau: an order needs two cases, there is {len(cases)}; leave it out"
     alternatives = Counter(case.without(suite.choose) for case in cases)
