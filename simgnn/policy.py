@@ -96,11 +96,11 @@ class PolicyContext:
 
     ``phase``: the op's direction, "forward" or "backward". ``send``, ``receive``: rows of the op's route to and from
     each rank, [P] (empty where they differ from turn to turn). ``leaving``, ``arriving``: the local rows that the route
-    names, int64. ``gathered``: the local rows that are sent, in the order of the wire (None: the rows that are sent
-    have no other names). ``width``, ``dtype``: of the buffer that the op writes first. ``options``: those of the op.
+    names, int64. ``gathered``: the local rows that are sent, in the order of the wire (None: the buffer that is sent
+    has this order already). ``width``, ``dtype``: of the buffer that the op writes first. ``options``: those of the op.
     ``rows_of``: the local rows that another route of the program names. ``resources``: what the executor holds for
-    policies, by type; see :meth:`resource`. ``memo``: see :meth:`derived`. ``guards``: the decisions that ops of this
-    turn wait for.
+    policies, by type; see :meth:`resource`. ``memo``: see :meth:`derived`. ``guards``: the decisions by which ops of
+    this turn run or not.
     """
 
     seed: int
@@ -207,7 +207,7 @@ class Action(ABC, Generic[Owner]):
 
 
 class EncodeRows(Action["Codec"]):
-    """Rows become bytes."""
+    """Encode the rows of a transfer as the bytes to send."""
 
     def run(self, context: PolicyContext, rows: Array) -> tuple[Array, ...]:
         """``rows`` [n, F] -> uint8 [n, row_bytes]."""
@@ -218,7 +218,7 @@ class EncodeRows(Action["Codec"]):
 
 
 class DecodeRows(Action["Codec"]):
-    """Bytes become rows of the buffer that the op writes."""
+    """Decode received bytes to rows of the buffer that the op writes."""
 
     def run(self, context: PolicyContext, packed: Array) -> tuple[Array, ...]:
         """``packed`` uint8 [n, row_bytes] -> rows [n, F]."""
@@ -527,12 +527,12 @@ class MiniBatchSchedule(Schedule):
 
     @property
     def drawing_threads(self) -> int:
-        """Batches that are drawn at once."""
+        """Number of batches that are drawn at the same time."""
         return 1
 
     @property
     def drawn_batches(self) -> int:
-        """Batches whose blocks are held at once, the one in training included."""
+        """Number of batches whose blocks are in memory at once, the one in training included."""
         return 1
 
     def staged_batches(self, steps: int) -> int:
