@@ -96,11 +96,11 @@ class PolicyContext:
 
     ``phase``: the op's direction, "forward" or "backward". ``send``, ``receive``: rows of the op's route to and from
     each rank, [P] (empty where they differ from turn to turn). ``leaving``, ``arriving``: the local rows that the route
-    names, int64. ``gathered``: the local rows that are sent, in the order of the wire (None: the rows that are sent
-    have no other names). ``width``, ``dtype``: of the buffer that the op writes first. ``options``: those of the op.
+    names, int64. ``gathered``: the local rows that are sent, in the order of the wire (None: the buffer that is sent
+    has this order already). ``width``, ``dtype``: of the buffer that the op writes first. ``options``: those of the op.
     ``rows_of``: the local rows that another route of the program names. ``resources``: what the executor holds for
-    policies, by type; see :meth:`resource`. ``memo``: see :meth:`derived`. ``guards``: the decisions that ops of this
-    turn wait for.
+    policies, by type; see :meth:`resource`. ``memo``: see :meth:`derived`. ``guards``: the decisions by which ops of
+    this turn run or not.
     """
 
     seed: int
@@ -207,7 +207,7 @@ class Action(ABC, Generic[Owner]):
 
 
 class EncodeRows(Action["Codec"]):
-    """Encode rows as bytes."""
+    """Encode the rows of a transfer as the bytes to send."""
 
     def run(self, context: PolicyContext, rows: Array) -> tuple[Array, ...]:
         """Encode ``rows`` [n, F] as bytes, uint8 [n, row_bytes]."""
@@ -218,7 +218,7 @@ class EncodeRows(Action["Codec"]):
 
 
 class DecodeRows(Action["Codec"]):
-    """Decode bytes to rows of the buffer that the op writes."""
+    """Decode received bytes to rows of the buffer that the op writes."""
 
     def run(self, context: PolicyContext, packed: Array) -> tuple[Array, ...]:
         """Decode ``packed``, uint8 [n, row_bytes], to rows [n, F]."""

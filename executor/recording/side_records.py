@@ -27,7 +27,7 @@ def record_file(folder: Path, rank: int, kind: str) -> Path:
 
 
 class SideFile(RowFile):
-    """A rank's file of one kind of :data:`SCHEMAS`."""
+    """The file to which one rank writes one kind of record; :data:`SCHEMAS` lists the kinds."""
 
     def __init__(self, folder: Path, rank: int, kind: str, start_epoch: int, flush_rows: int = FLUSH_ROWS) -> None:
         super().__init__(record_file(folder, rank, kind), SCHEMAS[kind], start_epoch)

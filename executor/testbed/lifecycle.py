@@ -120,7 +120,7 @@ def hold(declared: Declaration, tell: Callable[[Made], None]) -> None:
 
 
 def remove_orphan(name: str) -> bool:
-    """Remove what a killed holder left; return whether there was any. Testbeds that others hold up stay."""
+    """Remove a testbed whose holder, the process that keeps it up, was killed. Returns whether there was one."""
     network.require_tools()
     if not _is_orphan(Record.read(name)):
         return False

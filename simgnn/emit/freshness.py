@@ -55,7 +55,7 @@ class MovesRows(Freshness, ABC):
         """Emit the ops of a sync: which rows are sent, how ``codec`` encodes them, what replaces rows not sent."""
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """Emit ops by which an earlier ``reference`` stays in use; return the buffer of renewed rows, if any."""
+        """Emit ops that keep an earlier epoch's ``reference``; return the buffer that marks its new rows, or None."""
         return None
 
 

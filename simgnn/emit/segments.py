@@ -16,7 +16,6 @@ from simgnn.program.sizes import NO_SCRATCH, Scratch, Size, Terms, rows_of
 
 FORWARD, BACKWARD = "locality/forward", "locality/backward"
 """Tables of the partition that tell how local the sums over a rank's own edges are."""
-"""What dropout draws a mask for: an epoch, on all ranks alike, or a rank's batch."""
 
 
 class Segments:
@@ -47,7 +46,7 @@ class Segments:
     def work(
         self, layer: LayerSpec, segment: str, built_in: list[Piece[Size]], rows: Size | None = None
     ) -> list[Piece[Size]]:
-        """The cost of a segment on ``rows`` (None: all rows): ``built_in``, or what a user's layer declares."""
+        """The cost of a :class:`Segment` on ``rows`` (None: all): ``built_in``, or what a user's layer declares."""
         names = self.names
         return work_of(layer, segment, names.rows if rows is None else rows, names.edges, names.sources, built_in)
 
@@ -189,8 +188,8 @@ class Segments:
         return segment not in (Segment.AGGREGATE, Segment.SUM_OWN, Segment.ADD_HALO) or layer.attends
 
     def dropout(self, layer: LayerSpec, phase: Literal["forward", "backward"], form: Form = Form.DROPOUT) -> None:
-        """Emit dropout of the layer's output or of its gradient, in place, in training only. The vertices of the rows,
-        in the buffer "vertices", and the ``form`` decide which elements are dropped."""
+        """Emit dropout of the layer's output or of its gradient, in place, in training only. Which elements are dropped
+        depends on the row's vertex (buffer "vertices") and, with ``form`` BATCH_DROPOUT, on the rank's mini-batch."""
         if not layer.dropped:
             return
         index, options = layer.index, {"dropped": layer.dropped}

@@ -216,7 +216,7 @@ Turns = Iterator[tuple[int, tuple[IndexArray, IndexArray, NDArray[np.int64]]]]
 
 
 def _turns(edges: UndirectedEdges, degrees: IndexArray, edge_order: EdgeOrder, seed: int) -> Turns:
-    """Yield pieces of the list with the turn of each edge, int64."""
+    """Yield the edges in pieces: place of the first edge, both ends and turn (position in the order, int64) of all."""
     if edge_order == "random":
         key = stream_key(seed, "partition/edges")
         for first, (low, high) in edges.scan(ends_of):

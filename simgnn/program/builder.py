@@ -28,7 +28,7 @@ class Scheduling(Protocol):
 
     @property
     def sums_own_first(self) -> bool:
-        """Whether sums of own rows are separate ops."""
+        """Whether a layer sums its rank's own rows in an op of its own, before halo rows arrive."""
 
     def stream(self, nature: Nature, op: Op) -> Stream:
         """Return the stream that an op runs on."""
@@ -61,7 +61,7 @@ class ProgramBuilder:
 
     @property
     def sums_own_first(self) -> bool:
-        """Whether sums of own rows are separate ops, before those of halo rows."""
+        """Whether a layer sums its rank's own rows in an op of its own, before halo rows arrive."""
         return self.schedule is not None and self.schedule.sums_own_first
 
     def column(self, name: str, values: IntArray) -> Column:

@@ -98,7 +98,7 @@ class Calendar:
     opening: str | None = None
 
     def template(self, epoch: int, step: int = 0) -> str:
-        """Return the name of the template of a training turn."""
+        """Return the name of the template that holds the ops of a training step."""
         if self.first is not None and epoch == 0 and step == 0:
             return self.first
         if self.refresh is not None and epoch % self.refresh_interval == 0:

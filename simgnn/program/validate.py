@@ -25,9 +25,9 @@ def validate(program: Program) -> Program:
     """Return the program, or raise :class:`ProgramError` with every fault.
 
     Checked: every name is declared; dependencies point backward; two uses of a buffer copy, one of them writing, are
-    ordered (proved on unrolled turns; for buffers that ranks of a host share, by a collective); temporary buffers are
-    written before they are read; sends are matched and bytes conserved; each process group has one stream and one order
-    on all ranks; guards of collectives are equal on all ranks."""
+    ordered (proved for runs of consecutive turns; for buffers that ranks of a host share, by a collective); temporary
+    buffers are written before they are read; sends are matched and bytes conserved; each process group has one stream
+    and one order on all ranks; all ranks decide alike whether a collective with a condition (guard) runs."""
     # names first: unknown ones make the other checks meaningless
     problems = list(_name_faults(program)) or [*_communication_faults(program), *_hazards(program)]
     if problems:

@@ -174,7 +174,7 @@ def _planned(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray
         return np.asarray(columns[column.name][rank].reshape(-1)[turns])
 
     def arriving(route: str) -> IntArray:
-        """Rows that the rank receives along a route, from each rank in each turn, int64 [turns, P]."""
+        """Rows that the rank receives along a route, from each rank in each step, int64 [turns, P]."""
         found = np.zeros((len(turns), program.ranks), np.int64)
         there = program.sizes.routes.get(route)
         if there is not None:
@@ -205,7 +205,7 @@ def _planned(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray
 
 
 def _counted(program: Program, taken: pa.Table, rank: int, turns: IntArray) -> dict[str, NDArray[Any]]:
-    """Sizes that a rank of a run counted in ``turns``; ``unknown``, bool [turns]: it was lost before it counted."""
+    """Sizes that a rank counted in the steps ``turns`` of a run; ``unknown``, bool [turns]: no count was recorded."""
     columns = {name: taken[name].to_numpy() for name in TAKEN_SCHEMA.names}
     number = columns["epoch"].astype(np.int64) * program.calendar.steps + columns["step"]
     mine = (columns["rank"] == rank) & np.isin(number, turns)
@@ -214,7 +214,7 @@ def _counted(program: Program, taken: pa.Table, rank: int, turns: IntArray) -> d
     places = places_of(program)
 
     def arrived(route: str) -> IntArray:
-        """Rows received along a route, from each rank in each turn, int64 [turns, P]; zeros for an unknown route."""
+        """Rows received along a route, from each rank in each step, int64 [turns, P]; zeros for an unknown route."""
         total = np.zeros((len(turns), program.ranks), np.int64)
         at = np.flatnonzero(place == places.index(route)) if route in places else np.zeros(0, np.int64)
         np.add.at(total, (turn[at], peer[at]), rows[at])

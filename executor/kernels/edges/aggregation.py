@@ -61,7 +61,7 @@ class NumbaAggregation:
         return self._sum(self.structure.own_edges, inner, None, scales)
 
     def add_halo(self, total: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
-        """See :class:`Aggregation`. The sums so far take the place of a row's own term, with which a sum begins."""
+        """See :class:`Aggregation`. The sums so far take the place of a row's own value, with which a sum begins."""
         scales = {**self.scaling.arrays(), "own_scale": np.ones(len(total), array(total).dtype)}
         return self._sum(self.structure.halo_edges, total, array(halo.contiguous()), scales)
 
@@ -97,7 +97,7 @@ class NumbaAggregation:
 
 
 class TorchAggregation:
-    """torch's sparse CSR product (MKL on the CPU, cuSPARSE on CUDA); scalings and the own term become edge weights."""
+    """torch's sparse CSR product (CPU: MKL, CUDA: cuSPARSE); the factors of :class:`Scaling` become edge weights."""
 
     def __init__(
         self, structure: Structure, transpose: Structure, scaling: Scaling, threads: int | None = None
@@ -140,7 +140,7 @@ class TorchAggregation:
 
 
 def _weighted(structure: Structure, scaling: Scaling) -> tuple[Any, Any]:
-    """Weights of edges from own rows [n, n] and from halo rows [n, h], with the own term on the diagonal."""
+    """Edge weights from own rows [n, n] and halo rows [n, h]; the factor of a row's own value is on the diagonal."""
     rows, columns = structure.rows, structure.columns
     ones = np.ones(structure.edges)
     weights: Any = sparse.csr_array(

@@ -187,7 +187,7 @@ def scores_of(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
 
 
 def quotient(sums: torch.Tensor, heads: int) -> torch.Tensor:
-    """N / D, [n, H d], from [N | D]; no autograd."""
+    """Divide weighted sums by the sums of weights: N / D, [n, H d], from ``sums`` = [N | D]; no autograd."""
     width = sums.shape[1] - heads
     out = sums.new_empty((len(sums), width))
     if not compiled_for(sums):
@@ -199,7 +199,7 @@ def quotient(sums: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def quotient_backward(gradient: torch.Tensor, sums: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Gradient of [N | D] from that of :func:`quotient`'s ``result``."""
+    """Gradient of the sums [N | D] from ``gradient``, that of the ``result`` of :func:`quotient`."""
     gradient, width = gradient.contiguous(), result.shape[1]
     out = torch.empty_like(sums)
     if not compiled_for(sums):

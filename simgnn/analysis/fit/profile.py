@@ -211,7 +211,7 @@ def _contention(file: SampleFile, pairs: Mapping[tuple[int, int], Pair], every: 
 def _collectives(
     file: SampleFile, inside: Mapping[int, NetworkFit], every: Sequence[Sample], message_floor: float
 ) -> tuple[list[Collective], Errors]:
-    """Collectives inside hosts (the slowest among hosts with equal rank counts), and of all ranks, with errors."""
+    """Fit collectives inside hosts (the slowest of hosts with equal rank counts) and of all ranks; add fit errors."""
     slowest: dict[tuple[str, int], Collective] = {}
     errors: Errors = {}
     for fit in inside.values():

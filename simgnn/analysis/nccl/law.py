@@ -60,7 +60,7 @@ def choice_of(tree_over_ring: float, scope: str) -> Choice:
 
 
 def taken(table: Table, choice: Choice | None, algorithm: Algorithm) -> NDArray[np.bool_]:
-    """Rows [n] of a table that were run with this algorithm; without a choice all went round a ring."""
+    """Return which rows of a table NCCL ran with this algorithm, bool [n]. Without a ``choice`` it ran all as rings."""
     if choice is None:
         return np.full(len(table.nbytes), algorithm == "ring")
     # from one step to the next all sizes go one way

@@ -158,7 +158,7 @@ class OwnerGuard(NamedTuple):
 
 
 def guards_of(program: Program) -> dict[str, OwnerGuard]:
-    """The guards of a program's broadcasts, by decision."""
+    """The guards of a program's broadcasts, by the decision whether a block is broadcast."""
     return {
         op.guard.decision: OwnerGuard((op.layer, op.phase), op.root)
         for _, op in program.ops
@@ -169,7 +169,7 @@ def guards_of(program: Program) -> dict[str, OwnerGuard]:
 def carried_guards(
     recorded: Mapping[str, IntArray], there: Program, here: Program, epochs: int, same: bool
 ) -> dict[str, IntArray]:
-    """Guards of ``here``, int64 [P, epochs, 1] by name, from those recorded of the program ``there``.
+    """Decisions whether to broadcast (guards) of ``here``, int64 [P, epochs, 1] by name, from the record of ``there``.
 
     ``same``: the record is of this partition, so that it holds as far as it goes. Raises :class:`ConfigError` for a
     sync point or guard that was not recorded, or guards on which ranks differ.
@@ -179,19 +179,19 @@ def carried_guards(
         values = recorded.get(name)
         if values is None:
             raise ConfigError(
-                f"--activity: guard '{name}' of the run's own program was not recorded: the record is incomplete; "
-                "record it again"
+                f"--activity: the record is incomplete: it lacks the decision '{name}' (whether to broadcast a block); "
+                "record the run again"
             )
         if np.any(values != values[:1]) or np.any(values < 0):
             raise ConfigError(
-                f"--activity: guard '{name}' differs between ranks in the record, so the run failed; record it again"
+                f"--activity: ranks do not agree on '{name}' (whether to broadcast a block) in all epochs; record again"
             )
         sends.setdefault(point, {})[root] = values[0, :, 0]
     result = {}
     for name, (point, root) in guards_of(here).items():
         if point not in sends:
             raise ConfigError(
-                f"--activity: no guard of layer {point[0]}, {point[1]}, was recorded; "
+                f"--activity: no decisions to broadcast blocks were recorded for layer {point[0]}, {point[1]}; "
                 "expected a run of this experiment: the same model, communication and freshness"
             )
         shares = _continued(np.mean(list(sends[point].values()), axis=0), epochs)

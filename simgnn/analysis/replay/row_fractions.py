@@ -132,8 +132,8 @@ def arrivals(program: Program) -> dict[str, str]:
 
 
 def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], str]:
-    """Decisions of the ``wanted`` publications on this partition, by name: rows that masters send by pair int64 [P, P,
-    epochs, 1], and masters that send int64 [P, epochs, 1]. Empty, with the reason, if numbers of copies are unknown."""
+    """Estimate the decisions of each ``wanted`` :class:`Publication` on this partition: rows sent by pair int64 [P, P,
+    epochs, 1] and masters that send int64 [P, epochs, 1], by name. Empty, with the reason, if copies are unknown."""
     recorded = {one.published: one for one in carried.there.publications}
     result: dict[str, IntArray] = {}
     for one in carried.here.publications:

@@ -55,12 +55,12 @@ DRAWING: tuple[type[Action[Any]], ...] = (
 
 
 def asked(hop: int) -> str:
-    """The buffer of a hop's split frontier, and the route of its requests, from replying ranks to the asking ones."""
+    """Name of the buffer of a hop's frontier, split by host, and of the route from replying ranks to asking ones."""
     return f"asked/{hop}"
 
 
 def returned(hop: int) -> str:
-    """The buffer and the route of the neighbours in replies to a hop's requests."""
+    """Name of the buffer and of the route of the neighbours in replies to a hop's requests."""
     return f"returned/{hop}"
 
 

@@ -97,7 +97,7 @@ class WireMask:
         return self.pack(chosen)
 
     def _first_of(self, counts: Array, ids: Array) -> Array:
-        """For each listed id, the position of the first row that belongs to the same pair of ranks."""
+        """For each of ``ids``, where its peer's rows begin among all rows. ``counts``: as :meth:`listed` returns."""
         pairs = self.xp.searchsorted(self.xp.cumulative_sum(counts), counted(ids, ids.shape[0]), side="right")
         return self._firsts[pairs]
 

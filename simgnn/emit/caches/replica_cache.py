@@ -19,7 +19,7 @@ LARGEST_SHIFT = 5.0
 
 
 class Settle(Action[ChoosesRows]):
-    """Keep an earlier reference of sums where the current one is near it: parts of several epochs add up only then."""
+    """Keep an earlier epoch's reference (attention maximum) where the new one is near, so that parts of both add up."""
 
     def run(self, context: PolicyContext, reference: Array, kept: Array) -> tuple[Array, ...]:
         """Return the reference of this epoch's sums, [n, heads], a copy to keep, and the rows that were renewed, bool
@@ -31,7 +31,7 @@ class Settle(Action[ChoosesRows]):
 
 
 class _Reset(Action[ChoosesRows]):
-    """Set states to zero where their row was renewed."""
+    """Set the state kept between epochs to zero in rows whose reference was replaced (:class:`Settle`)."""
 
     @abstractmethod
     def rows(self, context: PolicyContext) -> Array:
@@ -46,21 +46,21 @@ class _Reset(Action[ChoosesRows]):
 
 
 class ResetMasters(_Reset):
-    """Set states of shared masters to zero where their reference was renewed (:class:`Settle`)."""
+    """Set the kept state of shared masters to zero if their reference was replaced (:class:`Settle`)."""
 
     def rows(self, context: PolicyContext) -> Array:
         return shared_rows(context)
 
 
 class ResetMirrors(_Reset):
-    """Set states of received rows, in wire order, to zero where their reference was renewed (:class:`Settle`)."""
+    """Set the kept state of received rows (in wire order) to zero if their reference was replaced (:class:`Settle`)."""
 
     def rows(self, context: PolicyContext) -> Array:
         return context.arriving
 
 
 class ResetLeaving(_Reset):
-    """Set states of sent rows, in wire order, to zero where the row's reference was renewed (:class:`Settle`)."""
+    """Set the kept state of sent rows (in wire order) to zero if their reference was replaced (:class:`Settle`)."""
 
     def rows(self, context: PolicyContext) -> Array:
         return context.leaving
@@ -228,7 +228,7 @@ class TakeSums(Action[ChoosesRows]):
     def run(
         self, context: PolicyContext, arrived: Array, mask: Array, kept: Array, rows: Array, published: Array
     ) -> tuple[Array, ...]:
-        """Put sums into ``rows``: ``published`` at shared masters; at mirrors ``kept``, as last received."""
+        """Update ``kept``, mirrors' sums, by ``arrived``; put ``kept`` and masters' ``published`` into ``rows``."""
         kept = take_arrived(self.codec, context, arrived, mask, kept)
         put_rows(rows, context.arriving, kept)
         return kept, put_rows(rows, shared_rows(context), published)

@@ -19,8 +19,8 @@ SHARED_MASTERS = Column(SHARED)
 
 @dataclass(frozen=True)
 class Level:
-    """One hop between a master and its mirrors. ``route``: from what is nearer to the master, by name, and its
-    ``rows``; ``name`` is part of the names of ops ("" where there is one hop)."""
+    """One hop of the way from masters to their mirrors. ``route``: name of its route, in this direction; ``rows``: the
+    route itself; ``name``: part of the names of ops ("" where there is one hop)."""
 
     name: str
     route: str

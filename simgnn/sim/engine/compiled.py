@@ -61,7 +61,7 @@ class Compiled:
         return 1 + max([0, *backs, *(buffer.depth - 1 for buffer in self.program.buffers.values())])
 
     def earlier(self, turn: Turn, back: int) -> int | None:
-        """Number of the turn ``back`` turns earlier; None before the first turn, or if an evaluation is between."""
+        """Number of the :class:`Turn` ``back`` training steps earlier, or None. An evaluation has none but itself."""
         steps = self.program.calendar.steps
         if turn.step < 0:
             return turn.epoch * self.slots + steps if back == 0 else None

@@ -259,8 +259,8 @@ def host_route(machine: Machine, rank: int, to_device: bool) -> Route | None:
 
 
 class Ring(NamedTuple):
-    """A ring collective as rounds of messages. ``partial``: only some ranks have a share, so receivers have announced
-    themselves long before; otherwise each receiver announces itself anew when it forwards what has just arrived."""
+    """A ring collective as rounds of messages. ``partial``: the buffer has shares of some ranks only. Receivers then
+    announce themselves in the first round only, else in each, when they forward what has just arrived."""
 
     relay: Relay
     partial: bool

@@ -149,7 +149,7 @@ def scratch_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], num
 
 
 def scratch_bytes(sizes: Sizes, scratch: Scratch, epoch: int, step: int, stated_by: str) -> IntArray:
-    """Bytes of scratch memory on every rank in one turn, int64 [P]."""
+    """Bytes of scratch memory that an op takes on every rank in one step of an epoch, int64 [P]."""
     return scratch.at(lambda size: sizes.at_most(size, epoch, step, stated_by))
 
 

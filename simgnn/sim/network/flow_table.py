@@ -24,8 +24,8 @@ class Crossings(NamedTuple):
     """``first`` [classes + 1], ``link``, ``take``: links of each class, and what a unit of rate takes of each.
 
     ``begin`` [links + 1], ``length`` [links], ``crossing``: classes of each link (ended ones too), by cap and join.
-    ``root`` [links]: lowest link of each link's component; a component may have fallen apart. ``load``, ``rising``
-    [links]: sum of ``take`` and number of the classes that have not ended.
+    ``root`` [links]: lowest link of each link's component, the links that common classes connect; a component may have
+    fallen apart. ``load``, ``rising`` [links]: sum of ``take`` and number of the classes that have not ended.
     """
 
     first: Ints
@@ -198,7 +198,7 @@ class Flows(NamedTuple):
     remaining size (bytes).
 
     ``remaining``: bytes at ``since`` (ticks); ``born``: when the class began to share; ``end``: when it ends at its
-    current ``rate`` (bytes/s). ``owner``, ``low``, ``high``: its flows are low..high of that message batch.
+    current ``rate`` (bytes/s). Its flows are number ``low`` to ``high`` - 1 of the message batch ``owner``.
     """
 
     path: Ints
@@ -297,7 +297,7 @@ class FlowTable:
         self.order = remove(classes, self.order, self.columns.ended, self._dirty, self.crossings)
 
     def settle(self) -> Bools:
-        """Admit the joined classes; return the links whose components joined or ended classes change, bool [links]."""
+        """Admit joined classes. Returns bool [links], set at the ``root`` of components with joined or ended ones."""
         self._enter()
         dirty, self._dirty = self._dirty, np.zeros(self._links, dtype=np.bool_)
         return dirty

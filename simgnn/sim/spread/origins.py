@@ -47,7 +47,7 @@ class Parts:
     call_s: dict[int, Floats]
 
     def seconds(self, busy_s: Floats, origins: int) -> Floats:
-        """Seconds of each origin in an op that took ``busy_s`` [P]; returns [P, origins]."""
+        """Return how many of the ``busy_s`` seconds of an op [P] are due to each :class:`Origin`, [P, origins]."""
         found = np.zeros((len(busy_s), origins))
         left = busy_s.copy()
         for number, most in self.call_s.items():
