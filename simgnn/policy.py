@@ -138,8 +138,8 @@ class Policy(BaseModel):
 
     It never touches transport, clocks or globals. ``kind``: its name in TOML. A shipped policy declares it as a
     ``Literal``; that of a policy of the user's own is "package.module:Class", or the name of its entry point.
-    ``actions``: what its ops do at run time; an op names one of them by its label. ``effect``: that of its options and
-    of its kind; ``effects``: those of options that differ from it.
+    ``actions``: what its ops do at run time; an op names one of them by its label. ``effect``: the :data:`Effect` of
+    changing its kind or options; ``effects``: that of options for which it differs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -226,7 +226,7 @@ class DecodeRows(Action["Codec"]):
 
 
 class Serving(Policy):
-    """A policy that works with some kinds of transfers only. ``serves``: what these move."""
+    """A policy that works with some kinds of transfers only. ``serves``: what they may move, such as rows or blocks."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows",)
 
@@ -311,7 +311,7 @@ def expect(policy: Policy, method: str, found: Array, shape: tuple[int, ...], dt
 
 
 def _dtype(found: Array) -> str:
-    """The element type of an array as programs spell it; of anything else, its class."""
+    """Return an array's element type as programs write it, such as "float32"; for anything else, its class."""
     return str(getattr(found, "dtype", type(found).__name__)).removeprefix("torch.")
 
 
@@ -515,14 +515,14 @@ class StepEnds:
 class MiniBatchSchedule(Schedule):
     """A schedule that serves mini-batches too: how many are drawn and staged ahead of the one in training.
 
-    As it is, none: a step begins when the one before has ended.
+    By default none: a step begins when the one before has ended.
     """
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
 
     @property
     def mini_batches(self) -> "MiniBatchSchedule":
-        """The schedule itself."""
+        """Return the schedule itself, which serves mini-batches."""
         return self
 
     def stream(self, nature: Nature, op: Op) -> Stream:
@@ -551,7 +551,7 @@ class MiniBatchSchedule(Schedule):
 
     @property
     def pushes_beside(self) -> bool:
-        """Whether what a step pushes may travel while the next step runs."""
+        """Whether the embedding gradients that a step pushes may travel while the next step runs."""
         return False
 
     def before_draw(self, ends: StepEnds) -> tuple[Dependency, ...]:

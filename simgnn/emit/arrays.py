@@ -52,7 +52,7 @@ GOLDEN, MIX_A, MIX_B = (signed(int(number)) for number in (hashing.GOLDEN, hashi
 
 
 def draws(key: Array | int, counter: Array) -> Array:
-    """Return number ``counter`` of the random stream ``key``, int64, broadcast over both.
+    """Return random number ``counter`` of each stream ``key``, int64; the two arguments are broadcast to one shape.
 
     The numbers equal those of :func:`simgnn.graph.hashing.splitmix`; products wrap in signed integers."""
     z = counter * GOLDEN + key

@@ -1,5 +1,5 @@
-"""Broadcasts of whole blocks of rows, one rank after the other: what a communication requests, and plain transfers. A
-freshness policy chooses the blocks that are sent: :meth:`simgnn.emit.freshness.MovesBlocks.blocks`."""
+"""Broadcasts of whole blocks of rows, rank after rank. A communication policy requests them with :class:`BlockSync`;
+:meth:`simgnn.emit.freshness.MovesBlocks.blocks` chooses the blocks to send, :class:`PlainBlocks` sends all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class BlockSync:
         return f"{self.phase}/{self.layer}/{part}"
 
     def rows_elsewhere(self, builder: ProgramBuilder, root: int) -> Size:
-        """The rows of a root's block on each other rank; zero on the root itself."""
+        """Return the size that counts the rows of a root's block which each rank receives: zero on the root itself."""
         held = np.full(len(self.rows), self.rows[root], dtype=np.int64)
         held[root] = 0
         return builder.column(f"block_rows/{root}", held)
@@ -58,7 +58,7 @@ class Arrived(NamedTuple):
 
 
 class BlockTransfer(Protocol):
-    """Emits the transfers of a sync; the communication emits the sums between them."""
+    """Emits the transfers of a :class:`BlockSync`; the communication emits the sums between them."""
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
         """Emit the ops before the first block. They wait for the ops named in ``after``."""
@@ -67,7 +67,7 @@ class BlockTransfer(Protocol):
         """Emit the transfer of a root's block, which waits for the ops named in ``after``."""
 
     def checks(self) -> tuple[str | None, dict[str, int | str]]:
-        """Return what the last op of the sums checks: a buffer that it reads, and its options."""
+        """Return a buffer (or None) and options with which the last op of the sums checks the age of blocks."""
 
 
 ExpandBlocks = Callable[[BlockSync], BlockTransfer]
@@ -91,8 +91,8 @@ class BlockWire:
     ) -> None:  # fmt: skip
         """Emit the transfer of a root's block into the buffer ``target`` of all others.
 
-        With a ``guard``: ``active`` is the buffer of the guards, ``decided`` the op that wrote it. The broadcast writes
-        the epoch to ``versions``; ``sent`` (None: not stored) receives, on the root, the copy that others now have."""
+        ``guard``: the condition of sending; ``active``: the buffer of these conditions, written by the op ``decided``.
+        The broadcast writes the epoch to ``versions`` and, on the root, the copy that others now have to ``sent``."""
         builder, sync = self.builder, self.sync
         told = [active] if active is not None else [sync.source]
         marks = [versions] if versions is not None else []

@@ -1,4 +1,4 @@
-"""What every communication is: which copies of rows ranks hold, and the transfers around each layer's sum."""
+"""Base classes of slot ``communication``: which copies of rows ranks hold, and the transfers around a layer's sum."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from simgnn.program.sizes import Size
 class Communication(CommunicationTraits, ABC):
     """A choice of slot ``communication`` that moves rows of the full graph.
 
-    The planner asks it for :class:`Sizes`, and those for :class:`Sums`.
+    The planner gets :class:`Sizes` from it, and from these :class:`Sums`, which emits the ops.
     """
 
     def needs_relative_codes(self, choices: Choices, why: str) -> Refusal:
-        """The refusal of a codec without relative errors in a model with attention. ``why``: the reason to print."""
+        """The :class:`Refusal` of codecs without relative errors if layers attend. ``why``: the reason to print."""
         return Refusal(
             "codec", "kind",
             f"got '{choices.codec.label}' with model.kind = '{choices.model.kind}' and communication.kind = "
@@ -36,15 +36,15 @@ class Communication(CommunicationTraits, ABC):
         """The sizes of this communication in a partition. ``item_bytes``: bytes of an element of ``train.dtype``."""
 
     def resolved(self, rows: str) -> dict[str, Any]:
-        """Key path -> value that replaced ``auto``, if layer 1 exchanges ``rows``."""
+        """Return the values that replace ``auto``, by key path, if layer 1 exchanges ``rows``."""
         return {}
 
     def arranged(self, layer: LayerSpec) -> LayerSpec:
-        """The layer with its products moved to where they suit this communication; results stay the same."""
+        """Return the layer with its products where they suit this communication best; results stay the same."""
         return layer
 
     def problems(self, layers: Sequence[LayerSpec]) -> list[str]:
-        """Sentences that say why this communication cannot serve these layers; empty if it can."""
+        """Return messages that explain why this communication cannot serve these layers; empty if it can."""
         return []
 
 
@@ -91,7 +91,7 @@ class Sizes(Protocol):
         """
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> "Sums":
-        """The emitter of transfers and sums. Layer 1 exchanges ``rows``; input rows arrive in ``fetched_in``."""
+        """The emitter of transfers and sums. ``rows``: what layer 1 exchanges; input rows arrive in ``fetched_in``."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Sums(Protocol):
         """Emit the complete sum of the rows in ``source``, into ``aggregated/LAYER`` (nothing if it is hoisted)."""
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
-        """From ``d/aggregated/LAYER`` to ``target``, the gradient of the prepared rows in ``source``."""
+        """Emit the gradient of the prepared rows in ``source``, from ``d/aggregated/LAYER``, into ``target``."""
 
     @property
     def whole(self) -> "WholeLayers | None":
@@ -133,4 +133,4 @@ class WholeLayers(Protocol):
         """Emit a layer, from its own rows to ``hidden/LAYER``."""
 
     def backward_whole(self, layer: LayerSpec) -> None:
-        """Emit the layer's reverse."""
+        """Emit the layer's backward pass."""

@@ -14,7 +14,7 @@ from simgnn.program.sizes import IntArray
 
 
 class Thresholds(Protocol):
-    """Controls a threshold: pure functions of a state and a training accuracy."""
+    """The controller of a threshold: pure functions that update its state from the training accuracy."""
 
     def start(self) -> Any:
         """Return the state before the first epoch, with the field ``epsilon``."""
@@ -32,8 +32,8 @@ class Freshness(FreshnessTraits, ABC):
 
     @property
     def thresholds(self) -> Thresholds | None:
-        """The controller of the threshold that a row must exceed to be sent, from which a simulation extrapolates the
-        fractions of sent rows past the end of a record. None: there is no threshold."""
+        """The controller of the threshold that a row must exceed to be sent, with which a simulation extrapolates
+        recorded fractions of sent rows to later epochs. None: there is no threshold."""
         return None
 
     def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
@@ -55,7 +55,7 @@ class MovesRows(Freshness, ABC):
         """Emit the ops of a sync: which rows are sent, how ``codec`` encodes them, what replaces rows not sent."""
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """Emit ops that keep an earlier epoch's ``reference``; return the buffer that marks its new rows, or None."""
+        """Emit ops that keep an earlier epoch's ``reference``; return the buffer of rows with a new one, or None."""
         return None
 
 

@@ -69,7 +69,7 @@ class Agree(Action["GuardsBlocks"]):
         wanted = None if flags is None else [int(flag) for flag in _numbers(flags)]
         active = [bool(sends) for sends in self.owner.agree(context, last, wanted)]
         if len(active) != context.ranks:
-            raise PolicyError(f"{type(self.owner).__name__}.agree returned {len(active)} guards, not {context.ranks}")
+            raise PolicyError(f"{type(self.owner).__name__}.agree returned {len(active)} values, not {context.ranks}")
         if change is not None and last[context.rank] != NEVER and not active[context.rank]:
             gap, limit = _numbers(change)
             if not gap <= limit:
@@ -80,7 +80,7 @@ class Agree(Action["GuardsBlocks"]):
         return versions, xp.asarray(active, dtype=xp.uint8)[:, None]
 
     def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
-        """Return the guard ``POINT/root-R`` of every root whose block travels in this epoch."""
+        """Return, for every root whose block an op may send, whether it sends (0, 1), by name ``POINT/root-R``."""
         point = context.options["point"]
         sends = {f"{point}/root-{root}": int(active) for root, active in enumerate(_numbers(written[1]))}
         return {name: active for name, active in sends.items() if name in context.guards}

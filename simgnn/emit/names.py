@@ -12,7 +12,7 @@ class Names:
     ``rows``: the rows that a rank computes; ``sources``: the rows that its local edges read; ``train_rows``: the rows
     of its loss. ``feature_nonzeros``, ``aggregated_nonzeros``: stored values of sparse input rows and of their sums
     (None: dense). ``locality``: the partition's tables of how local the sums over edges are, by direction. ``prefix``:
-    the prefix of the names of forward ops and of the buffers that they write. ``drawn``: edges are a batch's."""
+    the prefix of the names of forward ops and of the buffers that they write. ``drawn``: edges are a mini-batch's."""
 
     rows: Column
     sources: Column

@@ -101,7 +101,7 @@ class RowCodes(Codec):
 
 
 def grid(rows: Array, most: int) -> tuple[Array, Array, Array]:
-    """Each row's smallest value and step [n, 1] for ``most`` steps, and the rows whose step is not finite, bool [n]."""
+    """Return each row's smallest value and step [n, 1], for ``most`` steps, and which are not finite, bool [n]."""
     xp = array_namespace(rows)
     low, high = xp.min(rows, axis=1, keepdims=True), xp.max(rows, axis=1, keepdims=True)
     with np.errstate(over="ignore", invalid="ignore"):

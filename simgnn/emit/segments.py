@@ -1,4 +1,4 @@
-"""Emits the ops of layers into a builder: one op for each segment of a layer, and one for its reverse."""
+"""Emits a layer's ops: one for each :class:`~simgnn.program.kinds.Segment` of it, and one for its backward pass."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -19,7 +19,7 @@ FORWARD, BACKWARD = "locality/forward", "locality/backward"
 
 
 class Segments:
-    """What the parts of a plan share: the builder, the layers, the names of sizes and buffers."""
+    """Emits segments, with what all parts of a plan share: the builder, the layers, the names of sizes and buffers."""
 
     def __init__(self, builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
         self.builder = builder
@@ -29,7 +29,7 @@ class Segments:
     # -- names -----------------------------------------------------------------------------------------------------
 
     def own(self, layer: LayerSpec) -> str:
-        """Buffer of a layer's own input rows."""
+        """Name of the buffer of a layer's input rows on their own rank."""
         return "features" if layer.index == 1 else f"hidden/{layer.index - 1}"
 
     def own_rows(self, layer: LayerSpec) -> RowSet[Size]:

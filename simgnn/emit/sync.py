@@ -62,7 +62,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Sync:
-    """A sync point in one direction: stages run in order; afterwards each rank has the rows that it needs.
+    """A transfer between copies of rows: stages run in order; afterwards each rank has the rows that it needs.
 
     ``point`` names it in states and decisions ("2/forward"); ``width``: elements of a row. ``renewed``: a buffer, bool
     [rows, 1], of the rows whose reference changed, which makes earlier sent values of them invalid. ``divisors``: how
@@ -91,7 +91,7 @@ class Sync:
         return {"layer": self.layer, "phase": self.phase, "category": "comm_overhead"}
 
     def op(self, stage: Stage, part: str) -> str:
-        """Return the name of an op of a stage."""
+        """Return the name of the op of a stage that does ``what``."""
         return "/".join(word for word in (self.phase, str(self.layer), stage.name, part) if word)
 
 

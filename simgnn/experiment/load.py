@@ -53,7 +53,7 @@ def load_experiment(
 
 
 def stated_in(tables: Sequence[Table]) -> Stated:
-    """A function that checks whether any of ``tables`` (the user's, not the shipped systems') holds a key path."""
+    """Return a function that checks whether any of ``tables`` (a user's, not a shipped system's) holds a key path."""
     known = {path for table in tables for path, _ in leaves(table)}
     return lambda path: path in known
 

@@ -45,7 +45,7 @@ class Section(BaseModel):
 
 
 class GraphSection(Section):
-    """``[graph]``: the source of the graph, and what a generator or a stand-in adds."""
+    """``[graph]``: the source of the graph, and what simgnn generates or changes in it."""
 
     table: ClassVar[str] = "graph"
 
@@ -126,7 +126,7 @@ class ModelSection(Section):
     @classmethod
     def _drawn(cls, share: float) -> float:
         if share and dropped_steps(share) in (0, STEPS):
-            raise ValueError(f"expected 0, or a share whose nearest number of 1/{STEPS} is neither 0 nor 1")
+            raise ValueError(f"expected 0, or a share that, rounded to a multiple of 1/{STEPS}, is neither 0 nor 1")
         return share
 
     @property

@@ -140,13 +140,13 @@ class StoredRows:
             add_route(builder, FIRST_ROUTE, self.cache.first)
 
     def _words(self, hop: int) -> IntArray:
-        """The int32 numbers of a block: a pointer for each row and the end, a source for each edge."""
+        """Count the int32 numbers in a block: a pointer for each row, one for the end, and a source for each edge."""
         rows = self.batches.rows[hop - 1]
         words: IntArray = rows + (rows > 0) + self.batches.edges[hop - 1]
         return words
 
     def _buffers(self, facts: GraphFacts, schedule: MiniBatchSchedule) -> None:
-        """Add rings of batches. Each copy in a ring is as large as the rank's largest batch of the run."""
+        """Add ring buffers of batches. Each copy in a ring is as large as the rank's largest batch of the run."""
         builder, held = self.builder, schedule.drawn_batches
         staged = schedule.staged_batches(self.batches.steps)
         seeds, inputs = Column("largest/seeds"), Column("largest/inputs")

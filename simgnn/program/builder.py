@@ -100,7 +100,7 @@ class ProgramBuilder:
         self.keep(f"rows of route {route}", (rows, ITEM_BYTES["int64"]))
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
-        """Convert pieces of a cost to priced work; ``locality`` applies to pieces over edges."""
+        """Convert each piece of a cost to :class:`Work`; the table ``locality`` applies to pieces over edges."""
         found = []
         for piece in pieces:
             table = piece.locality or (locality if "edges" in piece.sizes else None)
@@ -168,7 +168,7 @@ class ProgramBuilder:
         return derive_dependencies(self.stated(calendar))
 
     def stated(self, calendar: Calendar) -> Program:
-        """Return the program with only those dependencies that its ops state."""
+        """Return the program with the dependencies that its ops state; none are derived from the buffers."""
         streams = {nature.value: nature.stream for nature in self.natures}
         templates = {name: Template(name, tuple(self._scheduled(ops, streams))) for name, ops in self.templates.items()}
         groups = dict.fromkeys(stream.group for stream in streams.values() if stream.group is not None)
@@ -199,5 +199,5 @@ class ProgramBuilder:
 
 
 def accesses(names: Sequence[str]) -> tuple[Access, ...]:
-    """Return accesses to the current turn's copies of the named buffers."""
+    """Return an :class:`Access` to the current turn's copy of each named buffer."""
     return tuple(Access(name) for name in names)

@@ -1,4 +1,4 @@
-"""The order of ops: consecutive turns as one graph, and the dependencies that uses of buffers need."""
+"""The order of ops: consecutive turns (:class:`Turn`) as one graph, and the dependencies that uses of buffers need."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from simgnn.program.program import EVALUATE, Program, Template, Turn
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One op in one turn; ``turn`` is its position among the unrolled turns."""
+    """One op in one :class:`Turn`; ``turn`` is the position of that among the unrolled turns."""
 
     turn: int
     op: Op
@@ -42,7 +42,7 @@ class Unrolled:
         return {(turn.epoch, turn.step): position for position, turn in enumerate(self.turns)}
 
     def _earlier_turn(self, turn: int, steps_back: int, epochs_back: int) -> int | None:
-        """The position of the turn so many steps and epochs back; None if it is before the first unrolled one."""
+        """Position of the turn that many steps and epochs back; None if it is before the first unrolled one."""
         here = self.turns[turn]
         steps = self.program.calendar.steps
         absolute = here.epoch * steps + here.step - steps_back - epochs_back * steps
@@ -98,7 +98,7 @@ class Unrolled:
         return bool(self.ancestors[late] >> early & 1)
 
     def copy_of(self, node: Node, access: Access) -> tuple[str, int] | None:
-        """The physical copy of a buffer that an access uses: (name, slot). None: of a turn before the unrolled ones."""
+        """The physical copy of a buffer that an access uses: (name, slot). None: its turn is not unrolled."""
         buffer = self.program.buffers[access.buffer]
         turn = self._earlier_turn(node.turn, access.steps_back, access.epochs_back)
         if turn is None:
@@ -110,7 +110,7 @@ class Unrolled:
 
 def windows(program: Program) -> list[Unrolled]:
     """Return windows of consecutive turns that contain every sequence of templates in a run: its start, and the turns
-    around each refresh. A window is deep enough for every ring to wrap around."""
+    around a :class:`Calendar` refresh. A window is deep enough for every ring to wrap around."""
     calendar, after = program.calendar, [dependency for _, op in program.ops for dependency in op.after]
     depth = max((buffer.depth for buffer in program.buffers.values()), default=1)
     if calendar.steps > 1:
@@ -152,7 +152,7 @@ def derive_dependencies(program: Program) -> Program:
 
 
 def _neighbours(program: Program) -> list[tuple[str | None, str]]:
-    """Every pair (template of the previous epoch, template) that occurs in a run."""
+    """Return every pair (template of an epoch, template of the next) in a run; None stands before the first epoch."""
     calendar = program.calendar
     horizon = calendar.refresh_interval + 2 if calendar.refresh is not None else 3
     names = [None, *(calendar.template(epoch) for epoch in range(horizon + 1))]
@@ -179,7 +179,7 @@ def _derive(program: Program, before: str | None, name: str, found: Mapping[str,
 
 
 def _uses(graph: Unrolled) -> dict[str, list[tuple[int, bool]]]:
-    """The uses of each buffer in order: (node, whether it writes)."""
+    """Return the uses of each buffer in order: (node, whether it writes)."""
     uses: dict[str, list[tuple[int, bool]]] = {}
     for index, node in enumerate(graph.nodes):
         written = {access.buffer for access in node.op.writes}
@@ -189,7 +189,7 @@ def _uses(graph: Unrolled) -> dict[str, list[tuple[int, bool]]]:
 
 
 def _conflicts(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]], index: int) -> set[int]:
-    """The earlier nodes that use a buffer of this node where one of the two writes."""
+    """Return the earlier nodes that share a buffer with this node, if at least one of the two writes it."""
     op = graph.nodes[index].op
     written = {access.buffer for access in op.writes}
     result: set[int] = set()
@@ -201,7 +201,7 @@ def _conflicts(graph: Unrolled, uses: Mapping[str, list[tuple[int, bool]]], inde
 
 
 def _needed(graph: Unrolled, ancestors: Sequence[int], index: int, wanted: set[int]) -> tuple[list[int], int]:
-    """The wanted predecessors that no other implies, latest first; and a bit set of all nodes that end before."""
+    """Return wanted predecessors that no other implies, latest first, and a bit set of all nodes that end before."""
     bits, needed = 0, []
     for parent in graph.parents[index]:
         if parent < index:

@@ -115,7 +115,7 @@ What = TypeVar("What")
 
 @dataclass(eq=False, slots=True)
 class OpenTurn(Generic[What]):
-    """A turn in flight on one rank. ``number`` orders turns; ``what``: the backend's own data.
+    """A :class:`Turn` that a rank has begun and not ended. ``number`` orders turns; ``what``: the backend's own data.
 
     ``waiting``: how many predecessors of each op have not ended, or :data:`DONE`. ``left``: how many ops have not
     ended. ``late``: followers of an op in later turns or on other ranks. ``opened``: whether its ops are in their
@@ -205,7 +205,7 @@ class Dispatcher(Generic[What]):
                 self._release(Job(turn.number, index, turn))
 
     def take(self, lane: Lane[What]) -> Job[What] | None:
-        """Return the op that a free server of a stream runs next; None: none is ready."""
+        """Return the op that a stream with a free server (:class:`Stream`) runs next; None: no op is ready."""
         if lane.ordered:
             if lane.queue and not lane.queue[0].turn.waiting[lane.queue[0].position]:
                 return lane.queue.popleft()

@@ -26,7 +26,7 @@ class Stops:
         return done in (self.start + 1, self.epochs) or any(every and done % every == 0 for every in often)
 
     def spans(self) -> Iterator[range]:
-        """Yield the epochs from each stop to the next, to the end of the run."""
+        """Yield the range of epochs between each two consecutive stops, to the end of the run."""
         begin = self.start
         for done in range(self.start + 1, self.epochs + 1):
             if self.after(done):

@@ -41,7 +41,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An op's access to a buffer: the copy of this turn, or of an earlier one, counted along the ring's axis."""
+    """An op's access to a buffer: to its copy of this turn, or of a turn some steps or epochs back."""
 
     buffer: str
     steps_back: int = 0

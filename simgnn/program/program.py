@@ -14,7 +14,7 @@ from simgnn.program.sizes import IntArray, Route, Scratch, SizeTable
 
 @dataclass(frozen=True, slots=True)
 class CopiesRoute:
-    """The ``route`` of the rows that travel if all masters whose vertices have ``copies`` copies are published."""
+    """The ``route`` of the rows that travel if every master whose vertex has ``copies`` copies publishes its row."""
 
     copies: int
     route: str
@@ -22,13 +22,13 @@ class CopiesRoute:
 
 @dataclass(frozen=True)
 class Publication:
-    """A sync point at which a master publishes a vertex whenever any copy of it moved. A program declares it so that a
-    recorded run can be applied to another partition.
+    """A point of the program where a master sends a vertex's row to all mirrors (publishes it) if any copy changed
+    enough. A program declares it so that a recorded run can be applied to another partition.
 
-    ``gathered``, ``active``, ``published``: the decisions that count the rows that mirrors sent, the masters that were
-    woken, and the rows that these sent. Woken masters with r copies are recorded as :func:`counted_as`. ``copies``:
-    what counts as a copy: a replica, or a host whose replicas add up first. ``masters``: the column of the masters that
-    have mirrors. ``routes``: empty if the partition's statistics do not count the copies of vertices."""
+    ``gathered``, ``active``, ``published``: the decisions that count the rows that mirrors sent, the masters that
+    published, and the rows that these sent. Publishing masters with r copies are recorded as :func:`counted_as`.
+    ``copies``: what counts as a copy: a replica, or a host whose replicas add up first. ``masters``: the column of the
+    masters that have mirrors. ``routes``: empty if the partition's statistics do not count the copies of vertices."""
 
     gathered: str
     active: str
@@ -43,7 +43,7 @@ class Publication:
         return {each.copies: sizes.routes[each.route] for each in self.routes}
 
     def masters_by_copies(self, sizes: SizeTable) -> dict[int, IntArray]:
-        """Count each rank's shared masters, int64 [P], by their number r of copies: each publishes r - 1 rows. Those
+        """Count each rank's mirrored masters, int64 [P], by their number r of copies: each publishes r - 1 rows. Those
         with one copy (on one host alone) publish none to others. Empty if the statistics do not count copies."""
         found: dict[int, IntArray] = {
             r: np.bincount(route.source, route.rows, minlength=sizes.ranks).astype(np.int64) // (r - 1)
@@ -56,7 +56,7 @@ class Publication:
 
 
 def counted_as(tally: str, copies: int) -> str:
-    """The name of the decision that counts the woken masters with ``copies`` copies, among those under ``tally``."""
+    """Name of the decision that counts the publishing masters with ``copies`` copies; ``tally``: the names' prefix."""
     return f"{tally}-{copies}"
 
 
@@ -65,7 +65,7 @@ EVALUATE = "evaluate"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One run through a template: (epoch, step). Evaluation after an epoch is the turn with step -1."""
+    """One run through a template: a training step (epoch, step), or with step -1 the evaluation after an epoch."""
 
     epoch: int
     step: int

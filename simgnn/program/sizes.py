@@ -1,8 +1,8 @@
 """Sizes: how many rows, edges or elements an op processes on a rank, or bytes it holds, without naming the rank.
 
 A size is a constant, a column (one number per rank, and optionally per step and epoch), or a decision: a number that
-only training determines, with an upper bound. An activity gives the decisions to the simulator; the executor makes
-them."""
+only training determines, with an upper bound. The executor's policies make decisions; the simulator reads them from a
+record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -96,7 +96,7 @@ class SizeTable:
     routes: Mapping[str, Route] = field(default_factory=dict)
 
     def per_rank(self, size: Size, epoch: int, step: int, decided: Mapping[str, IntArray] | None = None) -> IntArray:
-        """A size on every rank in one turn, int64 [P]. A decision that is not in ``decided`` counts as its bound."""
+        """Size on every rank in one turn, int64 [P]. A decision that is not in ``decided`` counts as its bound."""
         if isinstance(size, Decision):
             if decided is not None and size.name in decided:
                 return decided[size.name]
@@ -117,7 +117,7 @@ class SizeTable:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """``row_bytes`` bytes for each of ``rows`` rows on a rank."""
+    """An amount of memory on a rank: ``row_bytes`` bytes for each of ``rows`` rows."""
 
     rows: Size
     row_bytes: int

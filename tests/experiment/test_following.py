@@ -29,7 +29,7 @@ from tests.sim.mini_batches import planned as planned_batches
         ("dropout", "'half'", r"got 'half', expected a number"),
         ("dropout", "nan", r"got nan, expected a number"),
         ("dropout", "[0.5]", r"got \[0\.5\], expected a number"),
-        ("dropout", "1e-6", r"got 1e-06, expected 0, or a share whose nearest number of 1/65536 is neither 0 nor 1"),
+        ("dropout", "1e-6", r"got 1e-06, expected 0, or a share that, rounded to a multiple of 1/65536"),
         ("dropout", "0.999999", r"got 0\.999999, expected 0, or a share"),
         ("activation", "'gelu'", r"got 'gelu', expected one of 'auto', 'relu', 'elu'"),
         ("activation", "true", r"got true, expected one of 'auto', 'relu', 'elu'"),

@@ -173,7 +173,7 @@ class Short(SkipBroadcast):
 
 
 def test_too_few_guards_are_rejected() -> None:
-    with pytest.raises(PolicyError, match=r"Short\.agree returned 1 guards, not 2"):
+    with pytest.raises(PolicyError, match=r"Short\.agree returned 1 values, not 2"):
         Agree(Short(), Plain()).run(HERE, np.zeros((2, 1), np.int64))
 
 

@@ -55,12 +55,12 @@ DRAWING: tuple[type[Action[Any]], ...] = (
 
 
 def asked(hop: int) -> str:
-    """Name of the buffer of a hop's frontier, split by host, and of the route from replying ranks to asking ones."""
+    """Name of the buffer of a hop's frontier, split by host, and of the route from replying to requesting ranks."""
     return f"asked/{hop}"
 
 
 def returned(hop: int) -> str:
-    """Name of the buffer and of the route of the neighbours in replies to a hop's requests."""
+    """Name both of the buffer and of the route of the neighbours that replies to a hop's requests contain."""
     return f"returned/{hop}"
 
 
@@ -136,7 +136,7 @@ def _hop(
 
 
 def _picked(rows: Column) -> tuple[Work, ...]:
-    """The work of looking up one id per row."""
+    """Return the cost of looking up one id per row."""
     return (Work("gather", {"rows": rows, "width": 1, "item_bytes": ID_BYTES}),)
 
 

@@ -3,7 +3,7 @@
 Batches pull them as they pull features. Gradients go, as ids and rows, to the rank that writes the vertex's row: the
 first rank of the host that holds it (DistDGL: Zheng et al., IA3 2020, section 5.4; docs/systems/distdgl.md). That rank
 sums them by vertex in the order of the sending ranks, divides by the number of seeds of all ranks' batches and makes a
-step of Adagrad. Deviation: gradients for the own host also go to the writing rank directly, not over a serving rank."""
+step of Adagrad. Deviation: gradients within a host also go directly to the writing rank, not through a server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -140,5 +140,5 @@ def _buffers(builder: ProgramBuilder, width: int, delay: int) -> None:
 
 
 def _pushed(name: str) -> tuple[str, str]:
-    """The buffers of ids (rows in the memory of the host that holds them) and of gradients."""
+    """Return names of two buffers: of ids (rows in the memory of the host that holds them), and of their gradients."""
     return f"push/{name}/ids", f"push/{name}/rows"

@@ -27,20 +27,20 @@ OWN_BLOCK, OWN_LABELS = f"{EVALUATING}block", f"{EVALUATING}labels"
 
 
 def rows_after(hop: int) -> Column:
-    """The column of a batch's rows after a hop; hop 0: its seed vertices."""
+    """Return the column that counts a batch's vertices after a hop; after hop 0 these are its seed vertices."""
     return Column(f"rows/{hop}")
 
 
 def edges_of(hop: int) -> Column:
-    """The column of the drawn edges of a hop."""
+    """Return the column that counts the edges drawn at a hop."""
     return Column(f"edges/{hop}")
 
 
 def block(hop: int) -> str:
-    """The buffer of a hop's block on the device: int32, row pointers of the destinations, then the sources."""
+    """Name of the buffer of a hop's block on the device, int32: row pointers of the destinations, then the sources."""
     return f"blocks/{hop}"
 
 
 def drawn(hop: int) -> str:
-    """The buffer of a hop's block in the host's memory."""
+    """Name of the buffer of a hop's block in the host's memory, as drawn."""
     return f"drawn/{hop}"

@@ -45,7 +45,7 @@ class NeighbourSampling(Batching, ABC):
     input). ``global_batch`` is divided evenly; the first ranks get one vertex more where it does not divide
     (docs/systems/distdgl.md). ``split``: ``even`` gives all ranks equally many training vertices, ``local`` those that
     they own. ``last``: ``drop`` ends an epoch when the first rank has no full batch left
-    (docs/systems/mini-batches.md). ``evaluation``: ``exact`` needs memory for the rows of two layers."""
+    (docs/systems/mini-batches.md). ``evaluation``: ``exact`` uses all in-edges, with memory for rows of two layers."""
 
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (DrawBatch, *DRAWING, TakeOwnRows, JoinRows)
     mini_batches: ClassVar[bool] = True
@@ -119,7 +119,7 @@ class NeighbourSampling(Batching, ABC):
 
     @abstractmethod
     def drawing(self, hops: int) -> tuple[Work, ...]:
-        """The work of drawing a batch of ``hops`` hops in training, in columns of :mod:`simgnn.emit.batches.names`."""
+        """Return the cost of drawing a training batch; its sizes are columns of :mod:`simgnn.emit.batches.names`."""
 
     def training_of(self, stats: "PartitionStats") -> "NDArray[np.int64]":
         """Return the number of vertices that each rank trains on in an epoch, int64 [P], from statistics.

@@ -33,7 +33,7 @@ class TakeOwnRows(RankAction[OfOne]):
 
 
 class JoinRows(Action[Policy]):
-    """Concatenate the rows of own vertices and of their remote in-neighbours, in the numbering of the own edges."""
+    """Concatenate rows of own vertices and of their remote in-neighbours, so that edges index the result as sources."""
 
     def run(self, context: PolicyContext, own: Array, halo: Array) -> tuple[Array, ...]:
         """Concatenate ``own`` [n, F] and ``halo`` [h, F] to [n + h, F]."""

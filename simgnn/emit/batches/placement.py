@@ -68,8 +68,8 @@ class RowStore(Placement, ABC):
         """This policy with ``rows`` cached rows; raises :class:`~simgnn.errors.ConfigError` if it cannot cache any."""
         if rows:
             raise ConfigError(
-                f"placement.kind: got '{self.label}', which keeps no rows of other hosts, with sizes of batches that "
-                f"were counted for {rows} of them; expected sizes that were counted for none"
+                f"placement.kind: got '{self.label}', which caches no rows of other hosts, but the file of batch sizes "
+                f"was made with a cache of {rows} rows; expected a file made without a cache"
             )
         return self
 

@@ -30,12 +30,12 @@ class StageInputs(RankAction[Callable[..., tuple[Array]]]):
 
 
 def sent(route: str) -> Column:
-    """The column of the rows that each rank sends along a route."""
+    """Return the column that counts the rows that each rank sends along a route."""
     return Column(f"{route}/sent")
 
 
 def received(route: str) -> Column:
-    """The column of the rows that each rank receives along a route."""
+    """Return the column that counts the rows that each rank receives along a route."""
     return Column(f"{route}/received")
 
 
@@ -50,7 +50,7 @@ def add_route(builder: ProgramBuilder, name: str, route: Route) -> None:
 
 @dataclass
 class Staging:
-    """Collects the ops of the chain. Rows have ``width`` elements of the training dtype."""
+    """Collects the ops of the staging chain. Rows have ``width`` elements of the training dtype."""
 
     builder: ProgramBuilder
     width: int

@@ -41,7 +41,7 @@ from simgnn.program.sizes import Column, Decision, Size
 
 @dataclass(frozen=True)
 class WithinHosts:
-    """The stages of a sync inside hosts that add up their mirrors first. ``inward`` None: no parts.
+    """The stages of a sync inside hosts that first add up their replicas' partial sums (parts), if any (``inward``).
 
     One replica stands for its host (see :data:`simgnn.partition.local.vertex_cut.LEVELS`). Inward, it adds up the other
     replicas' parts as last sent; only this sum is tested and sent on. Outward, it passes on the bytes that the master
@@ -55,7 +55,7 @@ class WithinHosts:
     outward: CachedStage
 
     def reset(self, renewed: str) -> None:
-        """Zero the cached state of rows that were renewed, see :class:`Sync`."""
+        """Zero the cached state of rows whose reference changed (``renewed``, see :class:`Sync`)."""
         out, others = self.outward, [self.outward.add_kept()]
         if self.inward is not None:
             others.append(self.inward.add_sent())
@@ -63,8 +63,8 @@ class WithinHosts:
         out.reset("others", ResetMirrors, renewed, others, out.stage.arriving)
 
     def scatter(self, across: CachedStage, chosen: str, news: str, masters: str) -> None:
-        """Send what arrived from ``across`` hosts, and ``news``, the published values of this rank's shared rows
-        ``chosen``, to the other replicas on the host. ``masters``: the route that names all rows that have mirrors."""
+        """Send rows that arrived from ``across`` hosts, and ``news``, the sums of this rank's shared rows ``chosen``,
+        to the other replicas on the host. ``masters``: the route that names all rows that have mirrors."""
         out, builder, rows = self.outward, self.outward.builder, self.outward.stage.source
         origin = builder.buffer(f"origin/{out.sync.point}", builder.buffers[rows].rows, 1, "int64")
         across.compute(
@@ -83,13 +83,13 @@ class WithinHosts:
 
 
 def _places(rows: Size) -> tuple[Work, ...]:
-    """The work of looking up where rows lie."""
+    """Return the cost of looking up where rows lie."""
     return (Work("gather", {"rows": rows, "width": 1, "item_bytes": 8}),)
 
 
 @dataclass(frozen=True)
 class ReplicaSync:
-    """Emits gather (absent where mirrors have no parts), fold and scatter.
+    """Emits gather (absent where mirrors have no partial sums, here called parts), fold and scatter.
 
     Buffers for the whole run: ``sent`` of the gather, mirrors' parts as counted in the sums; ``own``, the masters'
     parts as counted; ``sums`` of all parts; ``published`` (only with a codec; without, it is ``sums``) and ``kept`` of
@@ -141,7 +141,7 @@ class ReplicaSync:
             self._within.reset(renewed)
 
     def _published(self) -> list[str]:
-        """The buffer of published sums; none without a codec, where the sums themselves are published."""
+        """Add the buffer of published sums and return its name; without a codec none, as ``sums`` are published."""
         if not self.codec.encodes:
             return []
         return [self.builder.buffer(self._name("published"), self._shared, self.sync.width, persistent=True)]
@@ -179,7 +179,7 @@ class ReplicaSync:
         )  # fmt: skip
 
     def _recorded(self) -> dict[str, str]:
-        """The decisions that publishing records. The program declares them if mirrors' parts can wake masters."""
+        """Options with names of the decisions to record. Adds a :class:`Publication` if mirrors have parts."""
         # of a host-aggregated exchange a row stands for a host, and woken masters are counted by hosts
         copies: Literal["replicas", "hosts"] = "replicas" if self._within is None else "hosts"
         tally = self._scatter.decision(copies)
@@ -257,8 +257,8 @@ class CachedRows(ChoosesRows, MovesRows, ABC):
             CachedStage(builder, training, stage, codec, self).emit()
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """Keep a layer's reference for the run, since parts of several epochs add up only relative to one reference. It
-        is replaced where the current one is too far from it. Returns the buffer of the rows that were renewed."""
+        """Keep a layer's reference for the run, since parts of several epochs add up only relative to one reference.
+        The current one replaces it where the two are too far apart. Returns the buffer that marks these rows."""
         layer, rows, width = reference.layer, reference.rows, reference.width
         shift = builder.buffer(f"shift/{layer}", rows, width, persistent=True)
         renewed = builder.buffer(f"renewed/{layer}", rows, 1, "bool")

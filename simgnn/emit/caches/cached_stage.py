@@ -30,8 +30,8 @@ class CachedStage:
     """The ops of one stage of a sync: select, encode, exchange of row names, exchange of rows, decode into the cache.
 
     Buffers for the whole run: ``sent`` and ``kept``, the rows as last sent, on both ends. A mask has a bit for each row
-    that may travel to a peer, in wire order; how many rows travel is a decision. With index form "ids", counts and
-    positions travel instead of masks, and receivers rebuild the masks from them."""
+    that may travel to a peer, in wire order; how many rows travel is a :class:`Decision`. With index form "ids", counts
+    and positions travel instead of masks, and receivers rebuild the masks from them."""
 
     builder: ProgramBuilder
     sync: Sync
@@ -55,13 +55,13 @@ class CachedStage:
     def reset(
         self, who: str, action: Labelled, renewed: str, states: list[str], rows: Size, **options: str | int
     ) -> None:
-        """Set ``rows`` rows of states to zero where ``renewed`` is set."""
+        """Zero the rows of ``states`` that the buffer ``renewed`` marks; ``rows``: the number of rows of a state."""
         work = tuple(self.work("elementwise", rows, passes=1) for _ in states)
         self.compute(f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work, (), **options)
 
     def send_moved(self, encoding: Labelled, plain: int) -> None:
-        """Send the rows that moved from the cache ``sent``; the action ``encoding`` encodes them. ``plain``: see
-        :meth:`coding_copies`."""
+        """Send the rows that changed enough since they were last sent; the action ``encoding`` encodes them. ``plain``:
+        see :meth:`coding_copies`."""
         builder, stage = self.builder, self.stage
         pack(builder, self.sync, stage)
         sent = self.add_sent()

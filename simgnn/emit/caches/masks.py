@@ -1,4 +1,4 @@
-"""Names of the rows that travel in a stage: a bitmap over all rows that may travel, or the positions of those."""
+"""How a stage states which rows travel: by a bitmap over all rows that may travel, or by a list of positions."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -25,7 +25,7 @@ def add_mask_route(builder: ProgramBuilder, route: str) -> str:
 
 
 def add_count_route(builder: ProgramBuilder, route: str) -> str:
-    """Add a route of one number for each pair with rows, its reverse, and columns as :func:`add_mask_route` does."""
+    """Add a route of one number per pair that exchanges rows; reverse and columns as in :func:`add_mask_route`."""
     return _beside(builder, route, "count", lambda rows: (rows > 0).astype(np.int64))
 
 
@@ -97,7 +97,7 @@ class WireMask:
         return self.pack(chosen)
 
     def _first_of(self, counts: Array, ids: Array) -> Array:
-        """For each of ``ids``, where its peer's rows begin among all rows. ``counts``: as :meth:`listed` returns."""
+        """For each of ``ids``, return where its peer's rows begin. ``counts``: as :meth:`listed` returns."""
         pairs = self.xp.searchsorted(self.xp.cumulative_sum(counts), counted(ids, ids.shape[0]), side="right")
         return self._firsts[pairs]
 

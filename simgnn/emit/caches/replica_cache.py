@@ -1,4 +1,4 @@
-"""Actions of the cache over masters and mirrors, which complete sums over the replicas of a vertex at run time.
+"""Run-time actions of the cache over masters and mirrors, which add up the partial sums (parts) of a vertex's replicas.
 
 Rows of masters that have mirrors are a rank's *shared* rows, in ascending order, one row each."""
 
@@ -19,7 +19,7 @@ LARGEST_SHIFT = 5.0
 
 
 class Settle(Action[ChoosesRows]):
-    """Keep an earlier epoch's reference (attention maximum) where the new one is near, so that parts of both add up."""
+    """Keep an earlier epoch's reference (attention maximum) if the new one is near, so that parts of both add up."""
 
     def run(self, context: PolicyContext, reference: Array, kept: Array) -> tuple[Array, ...]:
         """Return the reference of this epoch's sums, [n, heads], a copy to keep, and the rows that were renewed, bool
@@ -149,7 +149,7 @@ class EncodeSums(Action[ChoosesRows]):
     def run(
         self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
     ) -> tuple[Array, ...]:
-        """The rows to send, in wire order; with a codec also ``published``, the sums that copies continue with."""
+        """Return the rows to send, in wire order; with a codec also ``published``, the sums as all copies hold them."""
         packed = self.packed(context, chosen, sums, published)
         wire = self.addressed(context, packed, chosen, mask)
         return (wire,) if published is None else (wire, published)
@@ -175,7 +175,7 @@ class EncodeSums(Action[ChoosesRows]):
 
 
 class EncodeNews(EncodeSums):
-    """:class:`EncodeSums` where hosts add up first: also keeps the published rows for other replicas on the host."""
+    """As :class:`EncodeSums`, where hosts add up first: also returns published rows, for other replicas on the host."""
 
     def run(
         self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
@@ -186,7 +186,7 @@ class EncodeNews(EncodeSums):
 
 
 class FindNews(Action[ChoosesRows]):
-    """Find where the new value of each local row lies."""
+    """Find where each local row's newly published sum lies: among rows published here, or among those that arrived."""
 
     def run(self, context: PolicyContext, rows: Array, chosen: Array, mask: Array) -> tuple[Array, ...]:
         """Return int64 [n, 1]: k + 1 if this rank published the row as the k-th of the ``chosen`` shared rows, -(k + 1)
@@ -203,7 +203,7 @@ class Relay(Action[ChoosesRows]):
     """List the rows with new values, which are passed on to the other replicas on the host."""
 
     def run(self, context: PolicyContext, origin: Array) -> tuple[Array, ...]:
-        """The mask over the rows of each peer, and the places (see :class:`FindNews`) of its rows, int64 [k]."""
+        """Return the mask over each peer's rows, and where the named rows lie (see :class:`FindNews`), int64 [k]."""
         of_wire = origin[context.leaving, 0]
         fresh = of_wire != 0
         return sent_mask(context, origin).pack(fresh), of_wire[fresh]
@@ -213,7 +213,7 @@ class HandOn(Action[ChoosesRows]):
     """Pass new values on unchanged, so that all replicas decode the same bytes."""
 
     def run(self, context: PolicyContext, origins: Array, news: Array, arrived: Array) -> tuple[Array, ...]:
-        """Return the new values in wire order. ``origins`` int64 [k]: places, as :class:`Relay` writes them."""
+        """Return the new values in wire order. ``origins`` int64 [k]: where they lie, as :class:`Relay` writes it."""
         xp = array_namespace(news)
         wire = xp.empty((origins.shape[0], *news.shape[1:]), dtype=news.dtype, device=device(news))
         mine = origins > 0

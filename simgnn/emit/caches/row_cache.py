@@ -40,12 +40,12 @@ class ChoosesRows(Policy, ABC):
         return "bitmap"
 
     def adds_woken_parts(self) -> bool:
-        """Whether a master that a mirror woke also adds its own part to the sum, however little it moved."""
+        """Whether a master that publishes because a mirror's part moved adds its own part, however little it moved."""
         return False
 
 
 class SelectMoved(Action[ChoosesRows]):
-    """Select the rows that moved."""
+    """Select the rows that the policy sends because they changed enough since they were last sent."""
 
     def run(self, context: PolicyContext, rows: Array, cached: Array, state: Array | None = None) -> tuple[Array, ...]:
         """Return the mask (uint8, see :class:`WireMask`) and the positions, int64 [k], of the rows that travel.
@@ -91,7 +91,7 @@ class MaskRows(Action[ChoosesRows]):
 
 
 class EndEpoch(Action[ChoosesRows]):
-    """Compute the state after an epoch, and record the counts of the accuracy, so that a simulation can repeat it."""
+    """Compute the policy's state after an epoch. A simulation recomputes it from the recorded counts of accuracy."""
 
     def run(self, context: PolicyContext, metrics: Array, state: Array) -> tuple[Array, ...]:
         """Return the stored state, float64 [1, numbers + 1]."""
@@ -109,8 +109,8 @@ ROW_ACTIONS = (SelectMoved, EncodeMoved, DecodeMoved, ListRows, MaskRows, EndEpo
 
 
 def moved_rows(policy: ChoosesRows, context: PolicyContext, rows: Array, cached: Array, state: Array | None) -> Array:
-    """Return which rows travel, bool [n]: those that the policy chooses, and those in which an element that divides
-    others (as many last elements as the op's option ``divisors``) would travel as a row by itself."""
+    """Return which rows travel, bool [n]. The policy tests each row, and by itself each of its last ``divisors``
+    elements (an option of the op), by which others are divided: a row travels if any of these tests chooses it."""
     numbers, width = loaded(policy, context, state), rows.shape[1]
     found = expect(policy, "moved", policy.moved(context, rows, cached, numbers), (rows.shape[0],), "bool")
     for column in range(width - int(context.options.get("divisors", 0)), width):

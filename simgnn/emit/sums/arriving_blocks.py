@@ -48,7 +48,7 @@ class ArrivingBlocks:
         )  # fmt: skip
 
     def each_block(self, sync: BlockSync) -> Iterator[tuple[BlockTransfer, int, int, Arrived]]:
-        """Emits the transfers of a sync, one before each (transfer, position, root, buffers of the root's rows)."""
+        """For each root, emit the transfer of its block, then yield (transfer, position, root, buffers of its rows)."""
         transfer = self._transfer(sync)
         first = self._after(sync, 0)
         if self.ranks > 1:

@@ -2,8 +2,8 @@
 over the rows that it broadcast, from the gradients of all rows that attended to them.
 
 Source: docs/systems/cagnet.md (ours; neither CAGNET nor SANCUS has attention). Deviations: scores of sources are
-computed where rows arrive, so rows alone travel; gradients of sums and of weights stand for <G, Z> and D. Backward, a
-row whose score is above the maximum that its target knew, since that had an older copy of it, weighs as that maximum.
+computed where rows arrive, so that only rows travel. A target with an older copy of a row may have had a maximum below
+the row's current score; the backward pass then computes the row's weight as if its score were that maximum.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ class BlockAttention:
         self._parameters = f"parameters/{layer.index}"
 
     def forward(self, source: str) -> None:
-        """From the prepared rows in ``source`` to ``aggregated/LAYER``, sums of weighted rows and of weights."""
+        """Emit sums of weighted rows and of weights, from prepared rows in ``source``, into ``aggregated/LAYER``."""
         for templates in (self.names.train, (EVALUATE,)):
             self._forward(source, templates)
 
@@ -55,7 +55,7 @@ class BlockAttention:
             self.sums.keep_degrees(root)
 
     def backward(self, source: str, target: str) -> None:
-        """From ``d/aggregated/LAYER`` to ``target``, the gradient of the prepared rows in ``source``."""
+        """Emit the gradient of the prepared rows in ``source``, from ``d/aggregated/LAYER``, into ``target``."""
         layer, builder, names, index = self.layer, self.builder, self.names, self.layer.index
         width = layer.aggregated_width + 2 * layer.heads
         payload = builder.buffer(f"d/payload/{index}", names.rows, width)
@@ -129,6 +129,6 @@ class BlockAttention:
 
 
 def _named(source: str, root: int, arrived: Arrived, transposed: int) -> dict[str, int | str]:
-    """The options that tell the executor which of the buffers that the op reads holds what."""
+    """Return the options from which the executor knows what each buffer that the op reads holds."""
     names = {"rows": source, "own": arrived.own, "arrived": arrived.block}
     return {"block": root, "transposed": transposed, **names}

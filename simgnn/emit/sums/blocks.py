@@ -66,7 +66,7 @@ class BlockSums(ArrivingBlocks):
 
     @property
     def whole(self) -> None:
-        """None: a layer that is one function of all rows cannot be summed block by block."""
+        """Return None: a layer that is one function of all rows cannot be summed block by block."""
         return None
 
     def _sum(

@@ -109,7 +109,7 @@ class HaloSums:
 
     @property
     def whole(self) -> "HaloSums":
-        """Layers of one function work here, since each rank has all in-edges of its rows."""
+        """Return this emitter: a rank has all in-edges of its rows, so that a layer may be one function of them."""
         return self
 
     def forward_whole(self, layer: LayerSpec) -> None:
@@ -125,7 +125,7 @@ class HaloSums:
         segments.keep_adjacency()
 
     def backward_whole(self, layer: LayerSpec) -> None:
-        """Emit the layer's reverse, and send gradients of halo rows to their owners."""
+        """Emit the layer's backward pass, and send gradients of halo rows to their owners."""
         segments, builder, index = self.segments, self.segments.builder, layer.index
         gradients = {f"d/hidden/{index}": f"hidden/{index}"}
         reads, writes = [f"d/hidden/{index}", segments.own(layer), f"hidden/{index}"], []

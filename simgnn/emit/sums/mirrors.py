@@ -38,8 +38,8 @@ class Level:
 
 
 class MirrorSums:
-    """See :class:`~simgnn.emit.communication.Sums`. ``levels``: hops from masters outward; none where no
-    vertex has a mirror. ``by_replicas``: rows that masters send by the first hop, see :class:`Stage`.
+    """Emits sums on a vertex-cut, see :class:`~simgnn.emit.communication.Sums`. ``levels``: hops from masters outward;
+    none where no vertex has a mirror. ``by_replicas``: rows that masters send by the first hop, see :class:`Stage`.
 
     y = S x, where S adds the rows of a vertex up over its copies and gives all of them the sum, is its own adjoint, so
     the gradient of a sum is completed by the same sync. See docs/systems/cdfgnn.md.
@@ -97,12 +97,12 @@ class MirrorSums:
 
     @property
     def whole(self) -> None:
-        """None: a layer that is one function needs all in-edges of its rows."""
+        """Return None: a layer that is one function needs all in-edges of its rows."""
         return None
 
     def _maximum(self, layer: LayerSpec, source: str) -> str:
-        """Greatest scores over all edges of a vertex, the same on all its copies, exact whatever codec there is; in
-        training, freshness may go on with earlier ones: sums over sums of weights do not depend on them."""
+        """Emit the greatest score over all edges of a vertex, equal on all its copies and never encoded. In training,
+        freshness may keep an earlier one: attention, a quotient of two sums, does not depend on it."""
         result = self.segments.maximum(layer, [source])
         if self.levels:
             stages = self._stages(layer, result, "max", "maximum/")
@@ -115,7 +115,7 @@ class MirrorSums:
     def _stages(
         self, layer: LayerSpec, rows: str, landing: Literal["add", "max"] = "add", of: str = ""
     ) -> tuple[Stage, ...]:
-        """Gather, from the outermost hop inward, and scatter ``rows``, outward, in place; names begin with ``of``."""
+        """Return stages that gather ``rows`` to masters, then scatter them, in place; their names begin with ``of``."""
         inward = [self._stage(layer, rows, level, landing, f"{of}gather") for level in reversed(self.levels)]
         outward = [self._stage(layer, rows, level, "put", f"{of}scatter") for level in self.levels]
         return (*inward, *outward)

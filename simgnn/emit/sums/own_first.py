@@ -1,8 +1,8 @@
-"""Sums over a rank's own rows, and over its halo rows, as ops of their own, so that halo rows travel beside the first.
+"""Sums over a rank's own rows, and over its halo rows, as two ops, so that halo rows travel during the first.
 
 Own rows come first in the order in which a row's sources are added, so that the two ops give what one sum gives, to the
-last bit. Attention runs on as in :mod:`simgnn.emit.sums.block_attention`: weights are relative to the greatest score so
-far, which the halo may raise, so that its sums differ from those of one op by rounding.
+last bit. Attention is a running softmax as in :mod:`simgnn.emit.sums.block_attention`: weights are relative to the
+greatest score so far, which the halo may raise, so that its sums differ from those of one op by rounding.
 """
 
 from collections.abc import Sequence
@@ -71,8 +71,8 @@ class OwnFirst:
         self.segments.keep_adjacency()
 
     def backward(self, layer: LayerSpec, source: str, halo: str, target: str) -> None:
-        """From ``d/aggregated/LAYER`` compute the gradient of halo rows, which then travels, and after it the gradient
-        of the rows in ``source``, into ``target``."""
+        """Emit, from ``d/aggregated/LAYER``, first the gradient of halo rows, which then travels, and after it the
+        gradient of the rows in ``source``, into ``target``."""
         rows, of_halo = self.names.rows, self.builder.buffer(f"d/{halo}", self.halo_rows, layer.prepared_width)
         from_halo: list[Piece[Size]] = costs.sums_backward(layer, HALO_EDGES, rows, self.halo_rows)
         from_own: list[Piece[Size]] = costs.sums_backward(layer, OWN_EDGES, rows, rows)
@@ -91,7 +91,7 @@ class OwnFirst:
         self, layer: LayerSpec, source: str, halo: str, target: str, from_halo: Sequence[Piece[Size]],
         from_own: Sequence[Piece[Size]],
     ) -> None:  # fmt: skip
-        """Own rows' scores as targets get a gradient from each kind of edge; the first op hands its part on."""
+        """Edges of both kinds contribute to gradients of targets' scores; the second op adds to those of the first."""
         index, heads = layer.index, layer.heads
         scores = self.builder.buffer(f"d/target/{index}", self.names.rows, heads)
         read = [f"d/aggregated/{index}", source, f"maximum/{index}", f"parameters/{index}"]

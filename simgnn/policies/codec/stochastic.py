@@ -24,8 +24,8 @@ class Stochastic(RowCodes):
     else is sent and however many threads encode; a row that goes to several peers is rounded alike for all.
 
     Source: AdaQP's codec. Deviations: u does not depend on the receiver, so that copies of a row stay equal; ``bits``
-    is one number for the whole run, not assigned by variance; the price is that of linear codes plus the passes of
-    drawing (assumed)."""
+    is one number for the whole run, not assigned by variance; the simulated cost is that of linear codes plus passes
+    for drawing u (assumed)."""
 
     kind: Literal["stochastic"] = "stochastic"
     bits: Literal[2, 4, 8] = Field(default=8, description="bits of one element's code: 2, 4 or 8")
@@ -35,11 +35,11 @@ class Stochastic(RowCodes):
         return self.pack(self.dithered(rows, draws(signed(int(stream_key(context.seed, turn))), names)))
 
     def dithered(self, rows: Array, keys: Array) -> Array:
-        """Rows [n, F] rounded at random to the values of their codes; each row's smallest and largest value stay.
+        """Round rows [n, F] at random to values that have a code; each row's smallest and largest value stay.
 
         ``keys`` int64 [n]: the random stream of each row. An element between two codes' values becomes the upper one
-        with the probability of its relative distance from the lower one. Rows of one value, and those without a grid,
-        stay."""
+        with the probability of its relative distance from the lower one. Rows whose elements are equal, and rows whose
+        step is not finite, stay."""
         xp, most = array_namespace(rows), self.largest_code
         if not rows.shape[0]:
             return rows

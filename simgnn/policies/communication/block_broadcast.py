@@ -94,7 +94,7 @@ class BlockBroadcast(Communication):
 
 
 def _sums_apart(layer: LayerSpec) -> bool:
-    """Whether the gradient of a layer's weights can be computed from either side of its sum."""
+    """Whether a layer's weight gradient can be computed from gradients before or after their sum over the edges."""
     return layer.order == "aggregate-first" and layer.kind != "gin" and not layer.hoisted
 
 

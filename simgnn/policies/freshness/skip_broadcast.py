@@ -37,8 +37,8 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
     when its block has moved from the copy by more than ``bound_change``, measured by ``norm``: ``relative`` (Frobenius
     norm of the change over that of the block), ``frobenius``, ``root-mean-square`` or ``largest`` (both of elements).
     ``check``: ages at the ``start`` of the epoch (none in use exceeds the bound), or at the ``end`` of the one before
-    (one more epoch). ``own_block``: whether a rank multiplies its own block ``fresh``, or the ``cached`` copy that
-    others hold. ``skip = "gradients"``: forward is fresh and backward follows the rule.
+    (ages in use may exceed it by one). ``own_block``: whether a rank multiplies its own block ``fresh``, or the
+    ``cached`` copy that others hold. ``skip = "gradients"``: forward is fresh and backward follows the rule.
 
     Source: SANCUS, Algorithms 3 to 6, as read in docs/systems/sancus.md, which lists where the text is ambiguous.
     Deviation: ``epoch-adaptive`` looks at ages alone; blocks that no other rank has edges from are sent too."""
@@ -168,7 +168,7 @@ class SkipBroadcast(GuardsBlocks, ComparesBlocks):
         )
 
     def _scheduled(self, root: int, last: int) -> int:
-        """The version that the rule counts from: earlier than the real one if roots begin at different epochs."""
+        """Return the epoch from which ages count: earlier than the real one if roots begin at different epochs."""
         forced = max(0, self.warmup_epochs - 1)
         if self.rule == EPOCH_ADAPTIVE and self.stagger and last <= forced:
             return forced - root % (self.bound_epochs + 1)

@@ -202,14 +202,14 @@ class Store(RowStore):
 
     @property
     def _present(self) -> Access:
-        """The cache that batches of the current epoch read."""
+        """Access to the cache that batches of the current epoch read."""
         return Access(HOT, epochs_back=1) if self.refills else Access(HOT)
 
 
 def staged_rows(
     cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, caches: int = 2
 ) -> NDArray[np.int64]:
-    """The input rows in the buffers of a device: ``caches`` of ``cached`` rows, ``window`` batches of ``largest`` rows.
+    """Count the input rows on a device: ``caches`` caches of ``cached`` rows, ``window`` batches of ``largest`` rows.
 
     Source: RapidGNN's device bound (docs/systems/rapidgnn.md); ``cached`` are the rows that a cache really has, which
     may be fewer than ``hot_rows``."""
