@@ -1,9 +1,9 @@
-"""The cost of each segment of a layer: pieces of primitive work (``simgnn.program.ops.Work`` names the primitives), and
-rows inside the update that take memory but that no other op reads.
+"""The cost of each segment (such as "update") of a layer: pieces of primitive work (:class:`simgnn.program.ops.Work`),
+and rows inside the update that take memory but that no other op reads.
 
 Sizes are of any type T: numbers, or the planner's columns. A dense product [rows, inner] @ [inner, outer] runs backward
-as one product for the weights and, if the input needs a gradient, one for the input. Rows inside the update are widths
-in elements, read off the modules in ``executor/layers``; there are as many of each as rows that the layer computes."""
+as one product for the weights and, if the input needs a gradient, one for the input. Rows inside the update are given
+by their width in elements, as the modules in ``executor/layers`` make them: one of each for every row of the layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ EXPONENTIAL_PASSES = 3
 
 @dataclass(frozen=True)
 class Piece(Generic[T]):
-    """One piece of work: a primitive of the device curves and its sizes. ``locality``: the partition's table that
-    profiles the index stream, if it is not the aggregation's. ``held``: elements that the piece computes beside its
-    op's output, and holds until the op adds them to a buffer."""
+    """One piece of work: a primitive of the device curves and its sizes. ``locality``: name of the partition's table of
+    cache reuse for its indices, if not the aggregation's. ``held``: elements that the piece computes beside its op's
+    output, and holds until the op adds them to a buffer."""
 
     primitive: str
     sizes: Mapping[str, T | int]
@@ -30,8 +30,8 @@ class Piece(Generic[T]):
 
 @dataclass(frozen=True)
 class RowSet(Generic[T]):
-    """The rows that a segment reads: how many, and (sparse features) how many stored values. ``centred``: sparse rows
-    minus their mean, with one more column that holds how often the mean is subtracted."""
+    """The rows that a segment reads: how many, and (sparse features) how many stored values. ``centred``: they stand
+    for sparse rows minus their mean; one more column holds how many times the mean is to be subtracted."""
 
     rows: T
     nonzeros: T | None = None
@@ -39,7 +39,7 @@ class RowSet(Generic[T]):
 
 
 def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
-    """The forward of rows @ W. For centred rows W gets one more row, in a copy: minus the product of the mean and W."""
+    """The forward of rows @ W. For centred rows it uses a copy of W with one more row, -(mean @ W)."""
     if rows.nonzeros is not None:
         extended: list[Piece[T]] = []
         if rows.centred:
@@ -52,8 +52,8 @@ def product(rows: RowSet[T], inner: int, outer: int) -> list[Piece[T]]:
 
 
 def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bool) -> list[Piece[T]]:
-    """The backward of rows @ W: the weights' gradient, added to that of other rows, then the rows' own. For centred
-    rows the weights' gradient has one more row, whose product with the mean is subtracted from the others."""
+    """The backward of rows @ W: the gradient of W, added to that from other rows, then the gradient of the rows. For
+    centred rows the gradient of W has one more row; its product with the mean is subtracted from the others."""
     added = Piece[T]("elementwise", {"rows": inner, "width": outer, "passes": 3})
     if rows.nonzeros is not None:
         less: list[Piece[T]] = []
@@ -70,7 +70,7 @@ def product_backward(rows: RowSet[T], inner: int, outer: int, input_gradient: bo
 
 
 def pass_over(rows: T, width: int, passes: int) -> Piece[T]:
-    """The work of ``passes`` reads or writes of [rows, width]."""
+    """Elementwise work that reads or writes [rows, width] ``passes`` times."""
     return Piece("elementwise", {"rows": rows, "width": width, "passes": passes})
 
 
@@ -80,8 +80,8 @@ def aggregate(edges: T, rows: T, sources: T, width: int) -> list[Piece[T]]:
 
 
 def scores(layer: LayerSpec, rows: T, passes: int) -> Piece[T]:
-    """``passes`` over prepared rows that compute their attention scores, [rows, heads], or the reverse: each pass reads
-    a row, and may write it in place."""
+    """Attention scores [rows, heads] of prepared rows, or their backward: every row is read, and may be written in
+    place, ``passes`` times."""
     sizes: dict[str, T | int] = {"rows": rows, "width": layer.prepared_width, "heads": layer.heads, "passes": passes}
     return Piece("attention_scores", sizes)
 
@@ -93,7 +93,7 @@ def _attend(primitive: str, layer: LayerSpec, edges: T, rows: T, sources: T, wid
 
 
 def attention_maximum(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
-    """The scores of sources and targets, then the maximum of each row and head."""
+    """The scores of sources and targets, then the largest score over the in-edges of each row, for each head."""
     greatest = _attend("attention_maximum", layer, edges, rows, sources, layer.heads)
     return [scores(layer, sources, 1), scores(layer, rows, 1), greatest]
 
@@ -108,7 +108,7 @@ def sums(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
 
 def sums_backward(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
     """The backward of :func:`sums`. With attention: gradients of scores by target and of rows by source; then those of
-    the attention's parameters, and of rows through scores, for which rows are read and scored again."""
+    the attention vectors and of rows through their scores, which are computed again."""
     if not layer.attends:
         return aggregate(edges, sources, rows, layer.prepared_width)
     reversed_ = _attend("attention_gradients", layer, edges, sources, rows, layer.prepared_width)
@@ -116,8 +116,8 @@ def sums_backward(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece
 
 
 def attended_block(layer: LayerSpec, edges: T, rows: T, sources: T, added: bool) -> list[Piece[T]]:
-    """Attention over one more block of ``sources`` rows: scores, maxima, weighted sums; if they are ``added`` to
-    earlier sums, those times the change of their weights."""
+    """Attention over one more block of ``sources`` rows: scores, maxima, weighted sums. If these are ``added`` to the
+    sums of earlier blocks, those are also rescaled, as a new maximum changes their weights."""
     pieces: list[Piece[T]] = [
         *attention_maximum(layer, edges, rows, sources),
         _attend("attention_sums", layer, edges, rows, sources, layer.prepared_width),
@@ -126,8 +126,8 @@ def attended_block(layer: LayerSpec, edges: T, rows: T, sources: T, added: bool)
 
 
 def attended_block_backward(layer: LayerSpec, edges: T, rows: T, targets: T, added: bool) -> list[Piece[T]]:
-    """The backward of :func:`attended_block` for the ``rows`` that were sources of one more block of ``targets``: split
-    the gradients that arrive, then compute gradients of scores by both ends and of rows."""
+    """The backward of :func:`attended_block` for its source ``rows`` and one block of ``targets``: split the gradients
+    that arrive, then compute the gradients of scores, by source and by target, and of rows."""
     pieces: list[Piece[T]] = [
         pass_over(targets, layer.aggregated_width + 2 * layer.heads, 2),
         scores(layer, rows, 1),
@@ -137,7 +137,7 @@ def attended_block_backward(layer: LayerSpec, edges: T, rows: T, targets: T, add
 
 
 def block_scores_backward(layer: LayerSpec, rows: T) -> list[Piece[T]]:
-    """The gradients of rows through the scores of both ends, and of both attention vectors, after all blocks."""
+    """Gradients of rows and of both attention vectors through the scores of sources and targets, after all blocks."""
     return [pass_over(rows, layer.prepared_width, 2), scores(layer, rows, 4)]
 
 
@@ -209,8 +209,8 @@ def update_backward(
 def saved_rows(layer: LayerSpec, summed_apart: bool) -> dict[str, int]:
     """The rows that the update saves for its backward beside its inputs and outputs.
 
-    GIN: the input of its MLP (own and summed rows added up, unless each is multiplied by itself: ``summed_apart``), and
-    that of the MLP's second product. GAT: the weighted means of its rows, before bias and activation."""
+    GIN: the input of its MLP (own plus summed rows, unless ``summed_apart``: each has a product of its own), and that
+    of the MLP's second product. GAT: the weighted means of its rows, before bias and activation."""
     if layer.kind == "gin":
         total = {} if summed_apart else {"total": layer.width_in}
         return {**total, "inside": layer.hidden}
@@ -221,15 +221,15 @@ def reversing_rows(layer: LayerSpec) -> dict[str, int]:
     """The rows that the backward of the update holds beside the gradients that it reads and writes.
 
     GIN: the gradient of the MLP's inner rows. GAT: that of the means; without an activation it is the incoming
-    gradient. Deviation: if torch's kernels reverse the quotient (GPUs), they hold two more of these for a moment."""
+    gradient. Not modelled: on GPUs, torch's backward of the division briefly holds two more of these."""
     if layer.kind == "gin":
         return {"inside": layer.hidden}
     return {"mean": layer.width_out} if layer.attends and layer.activation else {}
 
 
 class ReversedRows(NamedTuple):
-    """Scratch memory of an update's backward, in elements per row: ``width`` in addition to the gradients of weights,
-    and ``least``, the minimum of both together. ``copies_own``: the gradient of own rows is a copy, made last."""
+    """Scratch memory of an update's backward, in elements per row: the gradients of weights plus ``width``, or
+    ``least`` if that is more. ``copies_own``: the gradient of own rows is a copy, made last."""
 
     width: int
     least: int
@@ -237,12 +237,12 @@ class ReversedRows(NamedTuple):
 
 
 def passing_rows(layer: LayerSpec, through: bool, own_gradient: bool) -> ReversedRows:
-    """Rows that the update's backward holds beside its outputs, gradients of sums (``through``) and of own rows.
+    """Rows that the update's backward holds beside its outputs, gradients of sums (if ``through``) and of own rows.
 
-    An activation makes a masked copy of the incoming gradient, unless one of the gradients that are written is that
-    copy (of sums that nothing is multiplied by). A limit makes one more, scaled down, before anything is written. GIN's
-    own and summed rows are added up, so their one gradient is written, and copied after the MLP's gradients are
-    freed."""
+    An activation makes a masked copy of the incoming gradient, which takes no scratch memory if it is itself the
+    gradient of the sums (transform-first: no product follows the sums). A gradient limit makes one more copy, scaled
+    down, before any output is written. GIN adds own rows to the sums, so both have one gradient: it is written for the
+    sums, and copied for own rows after the MLP's gradients are freed."""
     made = (layer.activation + (layer.gradient_limit > 0)) * layer.width_out
     inside = sum(reversing_rows(layer).values())
     summed = layer.aggregated_width if through else 0

@@ -1,4 +1,4 @@
-"""The layers of a model as numbers, including dropout in steps that a mask can draw. No torch here."""
+"""The layers of a model as kinds, widths and options, without torch. Dropout shares are whole numbers of 65,536ths."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ STEPS = 1 << 16
 
 
 def dropped_steps(share: float) -> int:
-    """Return the share of dropped elements, in 0..1, as the nearest number of ``STEPS``."""
+    """Convert a share of dropped elements, in 0..1, to the nearest whole number of 65,536ths (``STEPS``)."""
     return round(share * STEPS)
 
 
@@ -30,15 +30,15 @@ class LayerSpec:
 
     ``kind``: gcn, sage, gin, gat or "package.module:Class". ``order``: whether rows are aggregated before or after the
     dense transform. ``activation``: whether ``function`` follows the layer (all but the last). ``dropout``: share of
-    the elements of its output that training drops then, see :mod:`simgnn.model.spec`. ``hoisted``: the input of the
+    its output's elements that training sets to zero, see :func:`dropped_steps`. ``hoisted``: the input of the
     aggregation is constant, so it is computed once (layer 1, aggregate-first, inputs exchanged once). ``sparse_input``:
-    rows are a sparse feature matrix. ``centred_input``: minus their mean, which takes one more column than ``width_in``
-    and is subtracted in products. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that
-    are aggregated and exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment.
-    ``heads``: of attention (gat only).
+    rows are a sparse feature matrix. ``centred_input``: in products their mean is subtracted, by one more column than
+    ``width_in``. ``hidden``: width inside the MLP of GIN. ``prepared_width``: width of the rows that are aggregated and
+    exchanged. ``whole``: a user's module with only ``forward(csr, rows)``, run as one segment. ``heads``: of attention
+    (gat only).
 
-    ``sums_inputs``: rows are summed first and then transformed, as a segment of its own, while backward has the order
-    of ``order`` (transform-first): (A x) W is A (x W), so that summed gradients have the width of the layer's output.
+    ``sums_inputs``: although ``order`` is transform-first, forward sums rows before it transforms them, since (A x) W
+    is A (x W). Backward keeps the order, so that summed gradients have the width of the layer's output.
     ``gradient_limit``: largest Frobenius norm of a rank's gradient of the output before the activation; 0: none."""
 
     index: int
@@ -127,7 +127,7 @@ def parameter_shapes(layer: LayerSpec) -> tuple[tuple[str, tuple[int, ...]], ...
             ("attention_target", per_head),
             ("bias", (layer.width_out,)),
         )
-    raise AssertionError(f"parameter shapes of {layer.kind} are its module's own")
+    raise AssertionError(f"only the module of the user's layer {layer.kind} knows its parameter shapes")
 
 
 def parameter_count(layer: LayerSpec) -> int:

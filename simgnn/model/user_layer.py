@@ -54,8 +54,8 @@ def load_user_class(kind: str) -> Any:
 
 
 def work_of(layer: LayerSpec, segment: str, rows: T, edges: T, sources: T, built_in: list[Piece[T]]) -> list[Piece[T]]:
-    """Return the cost of a segment: ``built_in`` for a built-in layer, else what the user's class declares, even if
-    that is no work; "undeclared" if the class has no ``work``."""
+    """Return the cost of a segment: ``built_in`` for a built-in layer, else what the user's class declares (maybe an
+    empty list), or one piece named "undeclared" if the class has no ``work``."""
     if layer.kind in BUILT_IN_LAYERS:
         return built_in
     declared: Any = getattr(load_user_class(layer.kind), "work", None)

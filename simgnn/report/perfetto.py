@@ -86,7 +86,7 @@ def _counter(name: str, process: int, times_s: Iterable[float], values: Iterable
 
 
 def _sent(process: int, sending: Any) -> list[Event]:
-    """Counter of the mean rate at which a rank sends: the bytes of each op, spread over its transfer."""
+    """Counter of the rate at which a rank sends: the bytes of each op, spread evenly over the time of its transfer."""
     start, end = sending["started_s"].to_numpy(), sending["ended_s"].to_numpy()
     rate = sending["bytes_sent"].to_numpy() / np.maximum(end - start, 1e-12)
     times = np.concatenate([start, end])
@@ -100,8 +100,8 @@ def link_use(run: RunDirectory, epochs: int | None = None) -> dict[str, Steps]:
     """Map the name of each link that carried a message to instants in seconds and the bytes per second from each on.
 
     The bytes of each message are spread evenly from the start of its op to its end. Only messages of pairwise ops whose
-    sizes the program fixes are shown, no collectives or decided sizes. The simulator shares links flow by flow; this is
-    the mean over each op, meant for display.
+    sizes the program fixes are shown, no collectives and no sizes known only at run time. The simulator shares links
+    flow by flow; this is the mean over each op, meant for display.
     """
     program = load_program(run.plan)
     machine = Machine.place(load_profile(str(run.hardware)), program.hosts)

@@ -60,7 +60,7 @@ def write_report(board: Scoreboard, path: Path) -> None:
 
 
 def _points(lines: Sequence[CaseLine]) -> dict[str, Any]:
-    """Measured against predicted epochs; error bars across: spread between runs, upright: 90 % interval."""
+    """Measured (x) and predicted (y) epoch times. Error bars in x: spread between runs, in y: 90 % interval."""
     return {
         "x": [line.measured_s for line in lines],
         "y": [line.predicted_s for line in lines],

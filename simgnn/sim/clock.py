@@ -20,7 +20,7 @@ def to_ps(seconds: float, what: str) -> int:
 
 
 def too_long() -> BackendError:
-    """Return the error for a run that is still going on when the clock reaches its end."""
+    """Return the error for a run that has not ended when the clock reaches its largest value, :data:`FOREVER_PS`."""
     return BackendError(
         f"the run is not over after {FOREVER_PS / PICOSECONDS / DAY_S:.0f} days of simulated time, the most that the "
         f"simulator's clock can count. Simulate fewer epochs (train.epochs), make the model smaller (model.layers, "

@@ -14,10 +14,10 @@ from simgnn.sim.network.flow_table import Bools, Ints
 def track_energy(
     machine: Machine, ticks: Mapping[str, Ints], computes: Bools, epochs: Ints
 ) -> tuple[EnergyFigure, ...]:
-    """Estimate the energy of each device that has a rank, over all ``ticks``. A device is active while any of its ranks
-    computes (``computes`` bool [rows]), else idle. ``epochs`` int64 [E, 2]: when training epochs begin and end.
+    """Estimate the energy of each device with ranks from the recorder's columns ``ticks``. A device is active while any
+    of its ranks computes (``computes`` bool [rows]), else idle. ``epochs`` int64 [E, 2]: begin and end, in ticks.
 
-    Return one figure without numbers where the profile lacks the idle or active power of one of these devices.
+    If the profile lacks the idle or active power of any of them, return one entry with this reason and no numbers.
     """
     ranks: dict[str, list[int]] = {}
     for rank, name in enumerate(machine.devices):
@@ -60,7 +60,7 @@ def _joules(busy_s: Callable[[Floats], Floats], idle_w: float, active_w: float, 
 
 
 def active_time(begin: Ints, end: Ints) -> Callable[[Floats], Floats]:
-    """Return a function: seconds until each moment (in seconds) that a union of spans of ticks covers."""
+    """Return a function of instants: the seconds before each that at least one span (ticks, may overlap) covers."""
     if not len(begin):
         return np.zeros_like
     order = np.argsort(begin, kind="stable")

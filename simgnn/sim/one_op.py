@@ -23,7 +23,8 @@ from simgnn.sim.spread.intervals import QUANTILE
 @dataclass(frozen=True)
 class OpTime:
     """Time of one op. ``per_rank_s`` [P]: from the common start until each rank ends; ``seconds``: until the last ends.
-    ``interval_s``: 90 %, lognormal, with the largest ``spread`` of the profile's ``numbers`` (None: none has one)."""
+    ``interval_s``: 90 % log-normal interval, with the largest ``spread`` of ``numbers``, the profile's numbers that the
+    time depends on (None: none has a spread)."""
 
     seconds: float
     per_rank_s: NDArray[np.float64]
@@ -84,8 +85,7 @@ def one_op_program(question: Question, machine: Machine) -> Program:
 
 
 def _crossed(question: Question, machine: Machine) -> list[int]:
-    """Positions of the links between devices and host memory that the op crosses: as a copy itself, or because its
-    library sends from host memory."""
+    """Positions of the links between device and host memory that the op or the copies of its library cross."""
     copies: list[tuple[int, bool]] = []
     if question.form.moves == "copy":
         copies = [(rank, question.op == "h2d") for rank in range(machine.ranks)]

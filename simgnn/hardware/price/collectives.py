@@ -55,7 +55,7 @@ class CollectivePrice:
     the other. ``floor_s`` is the part of the latency that does not belong to hops. ``seconds_alone``: the total without
     other traffic on the links.
 
-    With a ``relay``, members enter and leave one by one, and the last member has paid ``latency_s`` on the way.
+    With a ``relay``, members enter and leave one by one, and ``latency_s`` is the total latency to the last member.
     ``seconds_alone`` then assumes that each round ends before the next begins, which holds inside a host. Across hosts
     rounds overlap, and only a simulation gives the time.
     """
@@ -178,8 +178,8 @@ def choose_collective(
 
     Rules, in order: an entry of the scope of the group before one for any scope; the algorithm that the library
     chooses; the exact rank count, else the nearest by ratio (of two equally near, the larger). Among entries with that
-    count: the entry with the fewest other counts, or, if the count is not exact, with the most; then the regime that
-    holds ``nbytes``, else the nearest. Profiles in which these rules leave two entries are rejected. Raises
+    count: the entry with the fewest other counts, or, if the count is not exact, with the most; then the range of sizes
+    that holds ``nbytes``, else the nearest. Profiles in which these rules leave two entries are rejected. Raises
     :class:`HardwareError` when the library has no entry of the kind.
     """
     scope = "cluster" if across_hosts else "host"
@@ -220,10 +220,10 @@ def find_collective(
 def joined(backend: Backend, chosen: Collective, exact: bool, nbytes: float) -> tuple[tuple[Collective, float], ...]:
     """Return the entries that price a call of ``nbytes``, each with the weight of its seconds.
 
-    This is ``chosen`` alone, except at a rank count that was not measured, in the last octave of a regime. There the
-    weight of the next regime grows with the bytes, because the measured regimes meet only at the measured rank counts
-    and further hops set in gradually: 4 A100 take as long as 2 at 2 MiB, and longer by all the hops of a larger ring at
-    4 MiB.
+    This is ``chosen`` alone, except at a rank count that was not measured, in the upper half of the entry's range of
+    sizes. There the weight of the entry for the next range grows from 0 to 1 with the bytes, because the two agree at
+    the end of the range only at measured rank counts, and further hops cost time gradually: at 2 MiB, 4 A100 take as
+    long as 2; at 4 MiB, they take longer by all the hops of the larger ring.
     """
     alone = ((chosen, 1.0),)
     if exact or chosen.sizes is None or chosen.bus_bandwidth is None:

@@ -23,7 +23,7 @@ class Path(NamedTuple):
 
 
 class PlacedRanks(Protocol):
-    """Where the ranks of a :class:`~simgnn.hardware.price.machine.Machine` are, as prices of messages need it."""
+    """What prices of communication need of a :class:`~simgnn.hardware.price.machine.Machine`: its ranks and routes."""
 
     @property
     def hosts(self) -> Sequence[int]: ...

@@ -244,7 +244,7 @@ def weakest(numbers: Sequence[Told]) -> Source | None:
 
 
 def _curves(primitive: Primitive, sizes: Mapping[str, int], machine: Machine, at_once: Sequence[int]) -> list[Told]:
-    """The curve that prices the work on each kind of device. A stand-in has no spread: it was never measured."""
+    """The curve that prices the work on each kind of device. Where other work stands in for a curve, it is assumed."""
     found = []
     for rank, kind in enumerate(machine.types):
         key = f"devices.{kind}.curves.{primitive.name}"

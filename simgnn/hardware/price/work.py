@@ -36,7 +36,7 @@ class Prices:
 
 
 class Level(NamedTuple):
-    """The curve that prices work, a factor on its times, and whether it was measured at exactly this concurrency."""
+    """The curve that prices work, a factor on its times, and whether it was measured at this concurrency."""
 
     curve: Curve
     factor: float
@@ -155,7 +155,7 @@ def choose_level(device: Device, name: str, primitive: str, concurrency: int, th
 
 
 def stand_in_of(device: Device, primitive: str) -> Callable[[Sizes], tuple[StandIn, ...]] | None:
-    """The function that replaces work by other work where the device has no curve of the primitive; else None."""
+    """Return the function that states the primitive as other work, if the device has no curve of it; else None."""
     row = PRIMITIVES.get(primitive)
     return None if row is None or device.curves_of(primitive) else row.stand_in
 

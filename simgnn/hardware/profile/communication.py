@@ -69,9 +69,8 @@ class LinkType(Strict):
 
     ``message_bandwidth``: the highest rate of one message (None: the bandwidth). ``efficiency``: the fraction of that
     rate by message size. ``burst``: bytes that pass at once after a pause, in which they accumulate at the rate of the
-    link (a token bucket; None: none). Bursts are rejected on links of nodes where messages of any device are copied
-    through host memory. ``load``: how messages that fill the link delay others (None: not measured; they only share its
-    bandwidth).
+    link (a token bucket; None: none). A profile with bursts is rejected if its GPUs' messages are copied through host
+    memory. ``load``: how messages that fill the link delay others (None: not measured; they only share its bandwidth).
     """
 
     kind: LinkKind
@@ -152,7 +151,7 @@ class Collective(Strict):
     ``binomial`` broadcast (of Gloo) each rank forwards only whole buffers, and leaves when its own part is done.
 
     ``chunk``: bytes of the part of one rank (buffer / P) that go round a ring at once. More bytes need further rounds,
-    and every round pays its steps and the first sending (None: one round, only its steps). ``ranks_per_rail``: the
+    and every round pays a hop per step and one more (None: one round, only its steps). ``ranks_per_rail``: the
     bandwidth is that of one rail (network card), which this number of ranks of a host share (None: no rails).
     ``inside``: bandwidth of what all rails of a host share, which the bytes also cross (None: no cost). ``fill``:
     pipeline fill, as a fraction of a step (None: none). ``sizes``: the range of buffer bytes [from, to) of this entry,

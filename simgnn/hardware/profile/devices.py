@@ -157,8 +157,8 @@ class Curve(Strict):
         range: Mapping[str, tuple[float, float]] | None = None,
         **fields: int | str | None,
     ) -> Self:
-        """Build a curve from SI numbers: costs in seconds per unit of a feature, ranges in plain sizes. Other
-        ``fields`` keep their values."""
+        """Build a curve from SI numbers: costs in seconds per unit of a feature, ranges in SI units. ``fields``: all
+        other fields of the curve, unchanged."""
         shares = {"spread": spread, "jitter": jitter, "drift": drift}
         table = {
             "primitive": primitive,

@@ -103,9 +103,9 @@ class Profile(Strict):
 
 
 def _burst_problems(profile: Profile) -> list[str]:
-    """Report bursts on links where messages of a device are copied through host memory, copy by copy.
+    """Report bursts on links in a profile where messages of a device are copied through host memory, copy by copy.
 
-    A flow over all copies is slower than each of its links, so it is unknown how many bytes a link could accumulate.
+    One flow stands for all copies and is slower than each link, so it is unknown how many bytes a link accumulates.
     """
     used = {placed.type for host in profile.topology.hosts.values() for placed in host.devices}
     apart = [name for name in profile.devices if name in used and profile.devices[name].staged]

@@ -277,7 +277,7 @@ def _compare_group(
 
 
 def _passed_over(backends: Sequence[Backend], used: Set[int], reported: Set[Key]) -> list[str]:
-    """Lines on the collectives with entries outside ``used``, with the reason, except for groups in ``reported``."""
+    """Lines on collectives with entries not in ``used`` (not compared), and why; none on groups in ``reported``."""
     reasons: dict[str, list[list[Collective]]] = {}
     for side, backend in enumerate(backends):
         for entry in backend.collectives:
@@ -298,7 +298,7 @@ def _passed_over(backends: Sequence[Backend], used: Set[int], reported: Set[Key]
 
 
 def _carries_over(entry: Collective, backend: Backend) -> bool:
-    """Whether an entry only serves rank counts that were not measured: each of its own counts has another entry."""
+    """Whether an entry only prices rank counts that were not measured: each of its own has an entry for fewer."""
     own = {
         ranks
         for one in backend.collectives

@@ -76,9 +76,9 @@ class Network:
     def route(self, source: str, target: str) -> Route:
         """Return the route with the least latency; among equals: fewest hops, then widest, then first by name. Cached.
 
-        A device reaches itself by its own link, a memory without a link and in no time. To or from a device in
-        ``staged``, the message is copied whole to the host memory of the sender, to that of the receiver if it is
-        another host, and to the receiver. Raises :class:`HardwareError` when there is no route.
+        From a device to itself the route is its own link; from a memory to itself it has no links and takes no time. To
+        or from a device in ``staged``, the message is copied whole to the host memory of the sender, to that of the
+        receiver if it is another host, and to the receiver. Raises :class:`HardwareError` when there is no route.
         """
         key = source, target
         if key not in self._routes:
@@ -92,7 +92,7 @@ class Network:
         return self._routes[key]
 
     def host_memory(self, device: str) -> str:
-        """The node that stands for the host memory of a device: the nearest one of the first kind reached. Cached."""
+        """The node that stands for a device's host memory: the nearest of the first of MEMORY_KINDS it can reach."""
         if device in self._memories:
             return self._memories[device]
         _, distance = self._reach(device)

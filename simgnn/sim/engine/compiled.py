@@ -1,4 +1,4 @@
-"""A program prepared for interpretation: which ranks run each op, in which team, and which ops must end before it."""
+"""A program prepared for interpretation: the ranks that run each op, their process groups, and its dependencies."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from simgnn.program.program import Program, Template, Turn
 
 @dataclass(frozen=True, slots=True)
 class CompiledOp:
-    """An op with its id. ``runs`` bool [P]: ranks that have the op. ``parents``: (name, turns back) of ops to wait for.
+    """An op with its id. ``runs`` bool [P]: ranks that run it. ``parents``: ops to wait for, as (name, steps earlier).
 
     ``team`` int64 [P]: process group of each rank; ``members``: ranks of each group that run the op. A pairwise op
     without a group has all ranks in one team.
@@ -33,7 +33,7 @@ class CompiledOp:
 
 @dataclass(frozen=True)
 class CompiledTemplate:
-    """The ops of a turn in program order, and the position of each by name. ``orders`` [P]: the ops of each rank."""
+    """The ops of a turn (training step or evaluation). ``index``: places by name; ``orders`` [P]: each rank's ops."""
 
     name: str
     ops: tuple[CompiledOp, ...]
@@ -56,12 +56,12 @@ class Compiled:
 
     @cached_property
     def window(self) -> int:
-        """Number of turns that a rank may have in flight: enough for all dependencies and ring buffers."""
+        """Number of turns that a rank may have begun and not finished: enough for all dependencies and ring buffers."""
         backs = [back for t in self.templates.values() for compiled in t.ops for _, back in compiled.parents]
         return 1 + max([0, *backs, *(buffer.depth - 1 for buffer in self.program.buffers.values())])
 
     def earlier(self, turn: Turn, back: int) -> int | None:
-        """Number of the :class:`Turn` ``back`` training steps earlier, or None. An evaluation has none but itself."""
+        """Number of the :class:`Turn` ``back`` steps earlier, or None; an evaluation has only itself (``back`` 0)."""
         steps = self.program.calendar.steps
         if turn.step < 0:
             return turn.epoch * self.slots + steps if back == 0 else None

@@ -2,8 +2,8 @@
 
 A SimPy process for each stream and rank (or host; one for each server of a stream with several) takes ops from the
 rank's dispatcher (:mod:`simgnn.program.dispatch`) and calls handlers to find how long they last. One network process
-owns all links. A rank opens its turns in order, as many ahead as dependencies can reach. Events are ordered by
-(instant, priority, sequence), so that equal programs have equal traces.
+owns all links. A rank begins its turns (training steps, evaluations) in order, with at most :attr:`Compiled.window` of
+them unfinished. Events are ordered by (instant, priority, sequence), so that equal programs have equal traces.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ UNKNOWN = -1
 
 @dataclass(eq=False)
 class SharedTurn:
-    """Shared state of a turn in flight. ``sized``: turn of its sizes; ``ranks``: number of ranks with ops left."""
+    """State of a turn shared by all ranks. ``sized``: turn to look up sizes for; ``ranks``: how many have ops left."""
 
     sized: Turn
     template: CompiledTemplate
@@ -162,7 +162,7 @@ class Engine:
             self._finish(job, rank, runs)
 
     def _decided(self, turn: OpenTurn[SharedTurn], name: str) -> int | None:
-        """Return the value that a rank decided in a turn; None where there is one value for each peer."""
+        """Return the value of a decision (a size or guard fixed at run time) on a rank; None if it has one per peer."""
         values = self.pricer.sizes.recorded(name, turn.epoch, turn.step, "pick")
         return int(values[turn.on.rank]) if values.ndim == 1 else None
 
@@ -185,7 +185,7 @@ class Engine:
                 self._over.succeed()
 
     def _open_turns(self, rank: int) -> None:
-        """Open a rank's next turns within its window. Evaluations run alone; no turn opens before a stop is over."""
+        """Open a rank's next turns in its window. Evaluations run alone; after a stop, turns wait for all before it."""
         slots, steps = self.compiled.slots, self.program.calendar.steps
         active = self._active[rank]
         while self._next[rank] < self.epochs * slots:
@@ -211,7 +211,7 @@ class Engine:
         return self._evaluate_every > 0 and (done % self._evaluate_every == 0 or epoch + 1 == self.epochs)
 
     def stops_after(self, epoch: int) -> bool:
-        """Whether every rank stops after an epoch: it begins no op of the next one before all ops have ended."""
+        """Whether each rank ends all its ops of an epoch before it begins any op of the next one."""
         return self._stops is not None and self._stops.after(epoch + 1 + self.epoch_shift)
 
     def _open(self, number: int, rank: int) -> None:
@@ -237,7 +237,7 @@ class Engine:
         self.dispatchers[rank].open(opened, self._before)
 
     def _before(self, turn: OpenTurn[SharedTurn], index: int, back: int, name: str) -> Sequence[OpenTurn[SharedTurn]]:
-        """The turns in which a parent of an op must end: of the same rank, or of the ranks of its host."""
+        """The turns ``back`` steps earlier whose op ``name`` must end first: of the same rank, or ranks of its host."""
         rank, template = turn.on.rank, turn.what.template
         here = Turn(turn.number // self.compiled.slots, turn.step, template.name)
         number = self.compiled.earlier(here, back)
@@ -253,7 +253,7 @@ class Engine:
         return [turns[other] for other in self.compiled.parent_ranks(child, rank, parent)]
 
     def _leave(self, number: int) -> None:
-        """Count a rank out of a turn that it has finished; drop the turn when all ranks have."""
+        """Record that one more rank has finished a turn, and delete the turn when all ranks have."""
         turns = self.turns[number]
         shared = turns[0].what
         shared.ranks -= 1

@@ -3,10 +3,10 @@
 At the boundary of an epoch (its first op has been issued, and everything else at that instant has happened), the whole
 state is recorded with times relative to now and turns relative to the epoch: turns in flight, running ops, messages and
 flows, shared cores. The simulator is deterministic and does not use absolute time. So if an earlier boundary had the
-same state, and the epochs that follow have the same templates and sizes as those in between, the rows of that stretch
-are repeated, the clock is moved, and the state is unchanged. A schedule that picks may depend on the whole history, so
-its epochs are simulated one by one. The last epoch is simulated, as nothing follows it. If every epoch ends before the
-next one issues anything, followers change nothing, so the last epoch is a copy too, and the run ends.
+same state, and the epochs that follow have the same templates and sizes as those in between, the trace rows between the
+two boundaries are repeated, the clock is moved, and the state is unchanged. A schedule that picks among ready ops may
+depend on the whole history, so all its epochs are simulated. So is the last epoch, which may differ as none follows it.
+If every epoch ends before the next one issues an op, it does not differ: it is copied too, and the run ends.
 """
 
 from collections import defaultdict, deque
@@ -69,8 +69,8 @@ class FastForward:
         return max(self._alike_until(earlier, here) - 1 - ahead - here.epoch, 0) // period * period
 
     def _alike_until(self, earlier: _Boundary, here: _Boundary) -> int:
-        """Return the first epoch from ``here`` on whose templates or sizes differ from the epoch one period earlier.
-        Return ``here`` itself if an earlier epoch that has not ended differs already."""
+        """Return the first epoch, ``here`` or later, that differs in templates or sizes from the one a period before it
+        (the number of epochs if none does). Return ``here`` also if an unfinished earlier epoch differs."""
         engine, until, period = self.engine, here.epoch, here.epoch - earlier.epoch
         last = engine.epochs + engine.epoch_shift
         for epoch in range(min(engine.turns) // engine.compiled.slots + engine.epoch_shift, here.epoch):
@@ -81,8 +81,8 @@ class FastForward:
         return until
 
     def _ends_alike(self, earlier: _Boundary, here: _Boundary) -> bool:
-        """Whether the whole rest of the run repeats: all earlier epochs have ended and later ones have issued nothing,
-        so that the last epoch does not differ for having no successor."""
+        """Whether all remaining epochs repeat, including the last. For this, epochs must not overlap: then the last one
+        runs like the others, although no epoch follows it."""
         engine = self.engine
         last = engine.epochs + engine.epoch_shift
         return (
@@ -113,7 +113,7 @@ class FastForward:
 
 
 def engine_state(engine: Engine, epoch: int) -> tuple[Any, ...]:
-    """Everything that determines the future at an epoch boundary, where ready ops run in program order."""
+    """Everything that determines how a run goes on after an epoch boundary, if no schedule picks among ready ops."""
     now = int(engine.env.now)
     origin = epoch * engine.compiled.slots
     turns = tuple(

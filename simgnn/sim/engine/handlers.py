@@ -48,7 +48,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Begin:
-    """An op that begins on a rank. ``number`` identifies the turn; ``turn`` holds the epoch and step of its sizes."""
+    """An op that begins on a rank. ``number`` identifies its turn; ``turn``: epoch and step for size look-ups."""
 
     compiled: CompiledOp
     rank: int
@@ -129,8 +129,8 @@ def pairwise(context: Context, begin: Begin) -> Outcome:
 
 
 def collective(context: Context, begin: Begin) -> Outcome:
-    """Call a collective of a whole group. In a relay of whole buffers or a ring over links with loads, each member
-    starts and ends individually; otherwise the call starts when all members have issued it and ends for all at once."""
+    """Call a collective of a whole group. If members forward whole buffers (:class:`Relay`) or form a
+    :func:`queued_ring`, each starts and ends on its own; otherwise all start when the last begins and end together."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     members = compiled.members[int(compiled.team[begin.rank])]
     if len(members) < 2:

@@ -35,8 +35,8 @@ PARTS = 2
 
 class Pairs(NamedTuple):
     """Senders and receivers of the messages of a round. For each rank: positions of the messages that it sends or
-    receives (``of_rank``), the other end of each (``peers``), and the path of each if this rank enters the round last
-    (``paths``). ``bundled``: paths are those of bundles."""
+    receives (``of_rank``), the rank at the other end (``peers``), and the path of each if this rank enters the round
+    after that one (``paths``). ``bundled``: the paths are of :mod:`simgnn.sim.network.message_bundles`."""
 
     source: list[int]
     target: list[int]
@@ -50,7 +50,7 @@ class Pairs(NamedTuple):
 class Messages:
     """A priced round of messages: bytes, rate cap (bytes/s) and latency (ticks) of each. ``call_ps`` [P]: cost of the
     call on each rank before its messages start. ``parts``: number of parts in which each message is sent; ``asked``:
-    the receiver announces itself to the sender when it enters the round, not earlier."""
+    receivers announce themselves to senders only as they enter the round, so on loaded links messages wait for that."""
 
     pairs: Pairs
     sizes: Floats
@@ -132,8 +132,8 @@ class Pricer:
     def collective(
         self, compiled: CompiledOp, nbytes: float, members: tuple[int, ...]
     ) -> Stream | tuple[Messages, ...]:
-        """Price a collective. When it runs alone it takes exactly the measured seconds; its flows advance together and
-        share links with other flows. Where members forward whole buffers: return the rounds of their messages."""
+        """Price a collective as one flow over all its links, which takes exactly the measured seconds if it runs alone.
+        If members progress individually (:class:`Relay`, :func:`queued_ring`), return the rounds of their messages."""
         op, what = compiled.op, f"op '{compiled.op.name}'"
         root = op.root if op.root in members else None
         price = self.machine.collective(op.kind.value, compiled.backend, nbytes, members, root)
@@ -214,7 +214,7 @@ class Pricer:
         return found
 
     def _paths(self, source: Ints, target: Ints, backend: str, bundled: bool) -> Ints:
-        """Return each message's path if its sender enters the round last, then each one's if its receiver does."""
+        """Return path numbers [2 n]: of each message if its sender enters the round last, then if its receiver does."""
         if bundled:
             bundles = bundle_paths(self.machine, source, target, backend)
             return self._network.add_paths(bundles.paths) + np.concatenate((bundles.sent, bundles.received))
@@ -241,7 +241,7 @@ class Pricer:
 
 
 def _by_rank(column: Ints, cuts: Ints) -> tuple[Ints, ...]:
-    """Cut a column where ranks end. Ranks without a row share one empty part, as most do in a round of a tree."""
+    """Split a column that is sorted by rank into one array per rank; all ranks without a row share one empty array."""
     none = column[:0]
     return tuple(part if len(part) else none for part in np.split(column, cuts))
 
@@ -259,8 +259,8 @@ def host_route(machine: Machine, rank: int, to_device: bool) -> Route | None:
 
 
 class Ring(NamedTuple):
-    """A ring collective as rounds of messages. ``partial``: the buffer has shares of some ranks only. Receivers then
-    announce themselves in the first round only, else in each, when they forward what has just arrived."""
+    """A ring collective as rounds of messages. ``partial``: the buffer is too small for a share of every rank. Then
+    receivers announce themselves (:attr:`Messages.asked`) in the first round only, otherwise in every round."""
 
     relay: Relay
     partial: bool

@@ -39,7 +39,7 @@ class Recorder:
         self._rows.append(row)
 
     def repeat(self, since: int, times: int, epochs: int, ticks: int) -> None:
-        """Repeat all rows from row ``since`` on ``times`` times, each ``epochs`` epochs and ``ticks`` ticks later."""
+        """Append ``times`` copies of all rows after the first ``since``, each ``epochs`` and ``ticks`` later."""
         self._fold()
         stretch = np.concatenate([block for block, _ in self._blocks])[since:]
         shift = np.zeros(len(_FIELDS), dtype=np.int64)

@@ -38,7 +38,7 @@ class Rounds:
         return done
 
     def state(self, now: int) -> tuple[Any, ...]:
-        """Everything but the flowing messages that determines the future, with times relative to ``now``."""
+        """Everything that determines the future, except the messages in flight, with times relative to ``now``."""
         entered = self._ready != ABSENT
         opened, latest = np.array(self._open), np.array(self._latest)
         # a rank that was there before now is as good as one that is there now
@@ -47,7 +47,7 @@ class Rounds:
         return (entered.tobytes(), opened.tobytes(), *(column.tobytes() for column in times))
 
     def _enter(self, number: int, rank: int, at: int) -> None:
-        """Let a rank enter a round, now or later within the span of one batch of ended messages."""
+        """Let a rank enter a round at ``at``: now, or soon, as ends that are close together are reported at once."""
         messages = self._rounds[number]
         ready = at + int(messages.call_ps[rank])
         self._ready[number, rank] = self._latest[number][rank] = ready
@@ -106,7 +106,7 @@ class Collective:
         return self._done
 
     def state(self, now: int) -> tuple[Any, ...]:
-        """Everything but the stream in flight that determines the future."""
+        """Everything that determines the future, except the stream in flight."""
         return (self._missing,)
 
 

@@ -1,8 +1,8 @@
-"""Bytes that every op sends, computed from program and activity alone: the same bytes that the executor counts.
+"""Bytes that every op sends, from the program and an activity (sizes fixed at run time), as the executor counts them.
 
 A pairwise op sends rounds of messages between pairs of ranks, as the executor passes them to its library. An exchange
-is one round. If a decision sets its row counts, a header round precedes it, unless masks have announced the counts. A
-fetch sends counts, ids and rows, in as many rounds as it needs.
+is one round. If its row counts are known only at run time, a round of counts (the header) precedes it, unless masks
+have announced them. A fetch sends counts, ids and rows, in as many rounds as it needs.
 """
 
 from collections import Counter
@@ -73,7 +73,7 @@ def pairwise_rounds(compiled: CompiledOp, sizes: Sizes, turn: Turn) -> tuple[Rou
 
 
 def _fetch_rounds(matrix: IntArray, row_bytes: int, limit: int, header: Round) -> tuple[Round, ...]:
-    """Rounds of a fetch: counts, ids to owners, rows back; at most ``limit`` ids of a rank a round (0: one round)."""
+    """Rounds of a fetch: counts, ids to owners, rows back. A rank sends at most ``limit`` ids a round (0: all)."""
     wanted = matrix.sum(axis=0)
     count = max(1, -(-int(wanted.max(initial=0)) // limit)) if limit else 1
     rounds = [header] if limit else []
@@ -90,8 +90,7 @@ def _fetch_rounds(matrix: IntArray, row_bytes: int, limit: int, header: Round) -
 def handed_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
     """Bytes of the tensor that each rank passes to a collective, int64 [P].
 
-    For a broadcast only the bytes of the root count. Parts of an all-gather are padded to the longest in the team.
-    """
+    For a broadcast only the bytes of the root count. Parts of an all-gather are padded to the longest in the group."""
     op = compiled.op
     if op.transfer is None:
         return np.zeros(sizes.program.ranks, dtype=np.int64)
@@ -138,7 +137,8 @@ def sent_by(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> Sent:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Payload of pairwise ops. ``epochs``: for each, op id -> what it sends by step; equal epochs share a value."""
+    """Payload of pairwise ops. ``epochs``: a map per epoch from op id to what the op sends in each step in which it
+    runs; equal epochs share one map."""
 
     ranks: int
     epochs: tuple[Mapping[int, tuple[Sent, ...]], ...]

@@ -1,8 +1,8 @@
-"""Sizes in one turn: constants and columns from the program, decisions from an activity.
+"""Sizes of ops in one turn (a training step or evaluation): fixed ones from the program, decisions from an activity.
 
-An activity maps the name of each decision (and guard) to int64 values: [P] or [P, epochs, steps] with one value for
-each rank, or [P, P] or [P, P, epochs, steps] with one for each (sender, receiver). In the latter case the value of a
-rank is the sum over receivers.
+An activity maps the name of each decision (a size or guard that only training fixes) to int64 values: [P] or
+[P, epochs, steps] with one value for each rank, or [P, P] or [P, P, epochs, steps] with one for each (sender,
+receiver). In the latter case the value of a rank is the sum over receivers.
 """
 
 from collections.abc import Iterable, Mapping

@@ -23,8 +23,8 @@ ROUND_LARGE = 2 * 2**20
 
 
 def reserved_bytes(always: Sequence[int], keys: Sequence[int], changes: Sequence[int]) -> int:
-    """Bytes of all segments after the blocks ``always`` (never returned) and then every change in order: ``changes[i]``
-    bytes are allocated for ``keys[i]``, or, where negative, the block of that key is freed."""
+    """Bytes of all segments in the end. First the blocks ``always`` are allocated, which stay; then, in order,
+    ``changes[i]`` bytes are allocated for ``keys[i]``, or, where negative, the block of that key is freed."""
     small, large = _Pool(BLOCK), _Pool(SMALL + 1)
 
     def pool(nbytes: int) -> "_Pool":

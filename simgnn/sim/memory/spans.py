@@ -18,7 +18,7 @@ COLUMNS = ("rank", "begin", "end", "nbytes", "buffer", "op_id", "epoch")
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of ticks in which ranks hold a buffer (place in ``names``), allocated by op ``op_id``; int64 [n] each."""
+    """Spans of ticks in which ``rank`` holds ``buffer`` (position in ``names``), allocated by ``op_id``; int64 [n]."""
 
     rank: Ints
     begin: Ints
@@ -48,7 +48,8 @@ class Spans:
         return np.isin(self.buffer, [place for place, name in enumerate(self.names) if name in names])
 
     def changes(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Allocations and (negative) releases by place, time, releases first: (place, span, tick, bytes), [2 n]."""
+        """Allocations and (negative) releases [2 n] as (memory, span, tick, bytes), sorted by memory and tick, releases
+        first. ``place`` [P]: the memory in which each rank's bytes count, such as its device."""
         here = place[self.rank]
         change = np.concatenate((self.nbytes, -self.nbytes))
         tick = np.concatenate((self.begin, self.end))
@@ -57,13 +58,13 @@ class Spans:
         return here[span], span, tick[order], change[order]
 
     def levels(self, place: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Bytes held after each change, by place and time: (place, span that begins or ends, tick, bytes)."""
+        """Like :meth:`changes`, but with the bytes that the memory holds after each change."""
         here, span, tick, change = self.changes(place)
         # Every span ends, so the running sum is back at zero where the next place begins.
         return here, span, tick, np.cumsum(change)
 
     def peaks(self, always: Ints, place: Ints) -> IntArray:
-        """Peak bytes held at once in each place, on top of the bytes ``always`` held there."""
+        """Peak bytes in each memory (see :meth:`changes`), including the bytes ``always`` held there."""
         here, _, _, level = self.levels(place)
         most = np.zeros(len(always), dtype=np.int64)
         np.maximum.at(most, here, level)
@@ -84,10 +85,9 @@ def handed_over(program: Program) -> frozenset[str]:
 
 
 def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> Spans:
-    """A span for each turn and rank and buffer that dies with its turn; one to the end if it is :func:`made_once`.
+    """Spans of buffers that are not permanent: one for each turn and rank, or one up to the end if :func:`made_once`.
 
-    The root of a broadcast reads the rows where they are: it does not touch the buffer that others receive them in.
-    """
+    The root of a broadcast reads the rows where they are: it does not touch the buffer that others receive them in."""
     kept = always_held(program)
     names = tuple(sorted(name for name in program.buffers if name not in kept))
     number = {name: place for place, name in enumerate(names)}
@@ -134,7 +134,7 @@ def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> S
 
 
 def scratch_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints], number: int) -> Spans:
-    """Spans of the ops that use scratch memory while they run, numbered as one more buffer, ``number``."""
+    """Spans of the scratch memory of ops while they run, which counts as one more buffer with this ``number``."""
     nbytes = np.zeros(len(ticks["op_id"]), dtype=np.int64)
     for op_id, (_, op) in enumerate(program.ops):
         if not op.scratch.sizes:

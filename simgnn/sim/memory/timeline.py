@@ -4,8 +4,8 @@ Persistent buffers, rings (``depth`` copies) and buffers that carry rows from on
 other buffer lives from the issue of the first op that touches it in a turn to the end of the last one, once for each
 turn in flight. Memory released at an instant is free before memory is allocated at that instant. A buffer that all
 ranks of a host share counts once, for the host's first rank. On a CPU, a buffer handed from host to device has one
-copy. Undecided row counts use their bound. Added to this: scratch memory of running ops (``scratch``), and what is
-derived once and kept (the program's ``kept``).
+copy. Row counts that no activity holds count as their upper bound. Scratch memory of running ops (``scratch``) and
+memory that ranks fill once and hold to the end (:attr:`Program.kept`) are added.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ from simgnn.sim.network.flow_table import Bools, Ints
 class OutOfMemory:
     """Where memory runs out first: the op that allocates, its epoch, and the bytes needed in all and available.
 
-    ``place``: a phrase for the memory that runs out; ``tick``: when.
+    ``place``: the memory that runs out, in words; ``tick``: the instant at which it does.
     """
 
     rank: int
@@ -63,7 +63,7 @@ class Memory:
 
     ``devices``: peak of all ranks on a device at once, by its name; a CPU's memory includes host buffers of its ranks.
     ``gpu``: ranks whose device has its own memory beside the host's, bool [P]. ``kept``: bytes of permanent buffers, by
-    space and name, int64 [P] each; ``spans``: all others; ``on_device``: which of these, bool [n].
+    space and name, int64 [P] each; ``spans``: all other buffers; ``on_device`` bool [n]: which spans are on a device.
     """
 
     device: IntArray
@@ -166,7 +166,7 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
 def _overflow(
     spans: Spans, program: Program, always: Ints, place: Ints, limits: NDArray[np.float64], what: str
 ) -> OutOfMemory | None:
-    """Find the first instant at which a place holds more than its limit; ``what`` describes the place to a rank."""
+    """Find the first instant at which a memory exceeds its limit. ``place`` [P]: that of each rank; ``what``: name."""
     full = np.flatnonzero(always > limits)
     if len(full):
         rank = int(np.flatnonzero(place == full[0])[0])

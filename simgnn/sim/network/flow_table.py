@@ -1,7 +1,7 @@
 """Flows of the network as columns, the paths that they take, and which class of flows crosses which link.
 
-A class that joins is inserted in order, so that a join costs as much as the class has links, not as much as there are
-classes. Each link has some spare room; when a link is full, :func:`build` builds everything anew without ended classes.
+A class is a set of equal flows that begin together. The cost of adding one grows with its links, not with the number of
+classes, as each link has spare places. When they are used up, :func:`build` rebuilds everything without ended classes.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ FITS, LINK_FULL, FULL = 0, 1, 2
 
 
 class Crossings(NamedTuple):
-    """``first`` [classes + 1], ``link``, ``take``: links of each class, and what a unit of rate takes of each.
+    """``first`` [classes + 1], ``link``, ``take``: links of each class, and what one unit of its rate takes of each.
 
-    ``begin`` [links + 1], ``length`` [links], ``crossing``: classes of each link (ended ones too), by cap and join.
-    ``root`` [links]: lowest link of each link's component, the links that common classes connect; a component may have
-    fallen apart. ``load``, ``rising`` [links]: sum of ``take`` and number of the classes that have not ended.
+    ``begin`` [links + 1], ``length`` [links], ``crossing``: classes on each link (ended ones too), by cap and join.
+    ``root`` [links]: the lowest link of each link's component. A component is links that classes connect, ended ones
+    included. ``load``, ``rising`` [links]: sum of ``take`` and number of the classes that have not ended.
     """
 
     first: Ints
@@ -51,7 +51,7 @@ class Paths(NamedTuple):
 def build(
     path: Ints, weight: Floats, cap: Floats, used: int, count: int, room: int, spare: int, paths: Paths, links: int
 ) -> Crossings:
-    """Build the crossings of the first ``used`` classes, sorted by cap, with room for ``room`` classes in all.
+    """Build the :class:`Crossings` of the first ``used`` classes, sorted by cap, with places for ``room`` classes.
 
     Each link has room for twice as many classes as cross it among the first ``count``, and ``spare`` more.
     """
@@ -130,7 +130,7 @@ def join(
     order: Ints, used: int, count: int, dirty: Bools, path: Ints, weight: Floats, cap: Floats, paths: Paths,
     crossings: Crossings,
 ) -> Ints:  # fmt: skip
-    """Add the classes ``used`` to ``count`` - 1 and mark their components dirty. There must be room for them.
+    """Add the classes ``used`` to ``count`` - 1 and mark their components as changed (``dirty``). They must fit.
 
     Returns ``order`` with the new classes merged in: sorted by cap, equal ones in the order in which they joined.
     """
@@ -176,7 +176,7 @@ def sort_by(classes: Ints, value: Floats | Ints) -> None:
 
 @nb.njit(cache=True)
 def remove(classes: Ints, order: Ints, ended: Bools, dirty: Bools, crossings: Crossings) -> Ints:
-    """Mark classes as ended and their components as dirty, and free their links. Returns ``order`` without them."""
+    """Mark classes as ended and their components as changed (``dirty``). Return ``order`` without these classes."""
     first, link, take = crossings.first, crossings.link, crossings.take
     for k in classes:
         ended[k] = True
@@ -281,7 +281,7 @@ class FlowTable:
         self._lay_out(0)
 
     def join(self, now: int, path: Ints, weight: Floats, cap: Floats, size: Floats, owner: int, low: Ints) -> None:
-        """Append classes that begin to share now (``low``: one entry more). Call :meth:`settle` afterwards."""
+        """Append classes of flows that begin now; ``low`` [n + 1]: bounds of their flows. Call :meth:`settle` after."""
         count = len(path)
         if self._count + count > len(self.columns.path):
             self._enter()
@@ -297,7 +297,7 @@ class FlowTable:
         self.order = remove(classes, self.order, self.columns.ended, self._dirty, self.crossings)
 
     def settle(self) -> Bools:
-        """Admit joined classes. Returns bool [links], set at the ``root`` of components with joined or ended ones."""
+        """Insert appended classes. Returns bool [links], true at the ``root`` of components with new or ended ones."""
         self._enter()
         dirty, self._dirty = self._dirty, np.zeros(self._links, dtype=np.bool_)
         return dirty
@@ -316,7 +316,7 @@ class FlowTable:
         self._used = self._count
 
     def _lay_out(self, more: int) -> None:
-        """Rebuild the table without gaps, with room for ``more`` new classes and as many again."""
+        """Rebuild the table without ended classes, with twice the rows that the others and ``more`` new ones need."""
         joining = np.arange(self._used, self._count)
         rows = np.concatenate((self.order, joining))
         room = 2 * (len(rows) + more) + ROOM

@@ -6,10 +6,10 @@ exactly max(bytes / other limits, (bytes - tokens) / rate), the closed form for 
 Messages that begin together share the tokens by size. Not modelled: a bucket that fills slowly while flows use less
 than the link's rate.
 
-A loaded link is a queue: a message that arrives waits behind the bytes that senders of other messages have queued: as
-many as were measured for their number (:class:`simgnn.hardware.profile.communication.Load`), or all their remaining
-bytes. Under fair sharing a message of S bytes waits for S bytes of each of n others. So a message of at least Q(n) / n
-bytes, where Q(n) is the queue, waits no longer than under sharing. A smaller one waits longer by (Q(n) - n S) / rate.
+A loaded link is a queue: a message that arrives waits behind bytes that senders of n other messages have queued: the
+measured Q(n) bytes (:class:`simgnn.hardware.profile.communication.Load`), but at most all that remain of these
+messages. Under fair sharing a message of S bytes waits for S bytes of each of n others. So a message of at least
+Q(n) / n bytes waits no longer than under sharing. A smaller one waits longer by (Q(n) - n S) / rate.
 In all it takes (n S + Q - n S + S) / rate: the time of the queue and of itself.
 
 Bytes that cross a loaded link take time of a core at both ends of the link, so work gets that much less of the cores of
@@ -68,7 +68,7 @@ class Buckets:
         return lessened
 
     def leave(self, path: Ints, end: Ints) -> None:
-        """Remove classes of flows that ended at instants ``end``. Links that nothing crosses any more begin to fill."""
+        """Remove classes of flows that ended at instants ``end``. Buckets of links that no flow crosses now refill."""
         for number, at in zip(path.tolist(), end.tolist(), strict=True):
             for link, _ in self._limited(number):
                 self._open[link] -= 1
@@ -117,8 +117,8 @@ class Loads:
 
     def waits_ps(self, now: int, path: Ints, unit: Floats, own: Collection[int] = (), asked: bool = False) -> Ints:
         """Extra wait compared with fair sharing for messages that begin now, int64 [classes] in ticks. ``unit`` float64
-        [classes]: bytes that each sends at once. Messages of the owners ``own`` share with them from the start.
-        ``asked``: the receivers first announce themselves with a few bytes the other way."""
+        [classes]: bytes that each sends at once. They do not queue behind the batches ``own`` (of the same call).
+        ``asked``: the receivers first announce themselves with a few bytes the other way, which may queue too."""
         waits = self._behind(now, path, unit, own)
         if asked:
             # bundles have no recorded way back: assume that it is as full as the way there
@@ -150,7 +150,7 @@ class Loads:
             cores.take(amount, now)
 
     def _before(self, link: int, now: int, own: Collection[int]) -> tuple[float, float]:
-        """Number of messages of other owners that flow over a link, and their remaining bytes."""
+        """Number and remaining bytes of the messages that flow over a link, without those of the batches ``own``."""
         flows, rows = self._flows.columns, self._on(link)
         rows = rows[[owner not in own for owner in flows.owner[rows].tolist()]] if own else rows
         passed = np.maximum(flows.rate[rows], 0.0) * np.maximum(now - flows.since[rows], 0) / PICOSECONDS

@@ -3,9 +3,9 @@
 All rates rise together. A class of flows stops rising when it reaches its own cap or when a link that it crosses is
 full. A flow may take more or less of a link than its nominal rate (its ``share``); this is how a collective occupies
 the links of its ring. Source of the method: Bertsekas and Gallager, Data Networks, section 6.5.2; caps and shares are
-added here. The tightest link is found with a heap whose keys are updated when they come to the top: what a link can
-give to each class that still rises only grows while others freeze. ``order`` lists the classes that have not ended,
-sorted by cap, then by join.
+added here. The next link to become full is found with a heap whose keys are updated only when they come to the top: the
+common rate at which a link becomes full can only increase as classes stop rising. ``order`` lists the classes that have
+not ended, sorted by cap, then by join.
 """
 
 import numba as nb
@@ -40,7 +40,7 @@ def _sink(key: Floats, who: Ints, size: int, place: int) -> None:
 def fill(
     order: Ints, ended: Bools, dirty: Bools, cap: Floats, capacity: Floats, reach: Floats, crossings: Crossings
 ) -> Floats:
-    """Compute the max-min fair rate of the classes whose component is dirty, float64 [room]; -1 for all others.
+    """Compute the max-min fair rate of classes in changed (``dirty``) components, float64 [room]; -1 for all others.
 
     Updates ``reach`` [links] of those components: the highest rate that one more flow could get on each link.
     """
@@ -119,7 +119,7 @@ def fill(
 def share_out(
     now: int, order: Ints, flows: Flows, capacity: Floats, dirty: Bools, reach: Floats, crossings: Crossings
 ) -> int:
-    """Give every class in a dirty component its new rate and end, in place.
+    """Set the new rate and end time of every class in a changed (``dirty``) component, in place.
 
     The bytes that a class has moved are computed from the exact elapsed ticks, and only when its rate changes; its
     first rate counts from the instant at which it joined, which may be a little before ``now``. Returns a class that
@@ -174,11 +174,11 @@ def smallest(values: Ints, rank: int) -> int:
 
 @nb.njit(cache=True)
 def next_batch(order: Ints, flows: Flows, window: float, part: float) -> tuple[int, Ints, int]:
-    """Find the classes that end together: (first end, classes, instant at which their rate is released to others).
+    """Find the classes that end together: (first end, classes, instant at which others can use their bandwidth).
 
-    The batch spans ``window`` times the mean age of the flowing classes from the first end on, and holds at most the
-    share ``part`` of them, or one class. The instant is the mean of the ends, weighted by rate, so that rate released
-    too late and rate released too early cancel.
+    They end within ``window`` times the mean age of the flowing classes after the first end, and are at most the share
+    ``part`` of these, but at least one. The instant is the mean of their ends, weighted by rate, so that bandwidth
+    freed too late and bandwidth freed too early cancel.
     """
     end, born, weight, rate = flows.end, flows.born, flows.weight, flows.rate
     first = np.int64(FOREVER_PS)
@@ -219,7 +219,7 @@ def solve(
     """Update rates (:func:`share_out`) and find the classes that end next (:func:`next_batch`), in one call.
 
     Returns a class that would not end before the end of the clock, or -1; the first end; the classes of the next batch,
-    by end; [owner, low, high, end] of each of these; and the instant at which their rates are released to others.
+    by end; [owner, low, high, end] of each of these; and the instant at which others can use their bandwidth.
     """
     found: tuple[int, int, Ints, Ints, int]
     found = _solve(now, order, *flows, capacity, dirty, reach, tuple(crossings), window, part)

@@ -3,9 +3,9 @@
 Where every rank sends to every other, a round of P ranks has P (P - 1) messages, each with its own flow. A bundle joins
 the messages between one rank and the ranks of one host that start at one instant. They have the mean of their sizes and
 caps, take an even share of each link that any message between this rank and that host crosses, and end together. So
-bytes by rank, by host and by link between hosts are exact; lost are the order in which messages of a bundle end, and
-how unevenly the ranks of a host share its bytes. The rank of a bundle is the one that came last, as a message starts
-when the later of its two ends is ready.
+bytes by rank, by host and by link between hosts are exact. Not modelled: the order in which messages of a bundle end,
+and how unevenly the ranks of a host share its bytes. A message starts when the later of its two ends is ready; it
+belongs to the bundle of that rank and of the host at the other end.
 """
 
 from typing import NamedTuple
@@ -21,8 +21,8 @@ BUNDLED_ABOVE = 65_536
 
 
 class BundlePaths(NamedTuple):
-    """Paths of bundles. For each message of a round: the path of its bundle if its sender comes last (``sent``) and if
-    its receiver does (``received``), as a position in ``paths``."""
+    """Paths of bundles. For each message of a round: the path of its bundle if its sender is ready last (``sent``) and
+    if its receiver is (``received``), as a position in ``paths``."""
 
     paths: Paths
     sent: Ints
@@ -60,7 +60,7 @@ def even_out(starts: Ints, bundles: Ints, values: Floats) -> Floats:
 
 
 def _crossed(machine: Machine, source: Ints, target: Ints, backend: str) -> tuple[Ints, Ints]:
-    """All pairs (message, link that it crosses). A message without links crosses the extra last link, never full."""
+    """All pairs (message, link that it crosses). A message without links gets an extra last link that never fills."""
     which, routes = end_pairs(machine, source, target, backend)
     lengths = np.array([len(route.links) for route in routes], dtype=np.int64)
     flat = np.array([link for route in routes for link in route.links], dtype=np.int64)

@@ -8,8 +8,8 @@ Events that happen close together are batched, so that rates are solved once for
 ends at exactly its own predicted instant, and the rates of all of them are released at their mean end; a batch spans at
 most ``window`` times the mean age of the flows. Beginnings: each flow moves bytes from exactly its own instant on, at
 the rate that it gets with the batch, which waits for at most ``window`` of the time that its fastest flow takes. A
-batch holds at most ``PART`` of the flowing classes, so that few flows are exact. The error against exact events
-(``window = 0``) does not depend on the units of time or size.
+batch holds at most the share ``PART`` of the flowing classes, or one class, so that a network with few flows is exact.
+The error against exact events (``window = 0``) does not depend on the units of time or size.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -48,10 +48,10 @@ OnEnd = Callable[[list[int], int], None]
 
 
 class Batch(NamedTuple):
-    """Messages with the same latency: classes in sorted order, where ``labels[low[c]:low[c + 1]]`` belong to class c.
+    """Messages with the same latency, in classes of equal ones; ``labels[low[c]:low[c + 1]]`` are those of class c.
 
-    ``unit`` float64 [classes]: bytes that each message sends at once; None: no message queues behind others. ``asked``:
-    the receivers first announce themselves.
+    ``unit`` float64 [classes]: bytes that each message sends at once; None: messages do not queue on loaded links.
+    ``asked``: the receivers first announce themselves.
     """
 
     path: Ints
@@ -66,7 +66,7 @@ class Batch(NamedTuple):
     asked: bool = False
 
     def part(self, classes: Ints) -> "Batch":
-        """Return some of its classes, which have queued behind other messages and do not queue again."""
+        """Return a batch of some of its classes, which have queued: without ``unit``, so they do not queue again."""
         labels = [label for c in classes.tolist() for label in self.labels[self.low[c] : self.low[c + 1]]]
         low = np.append(0, np.cumsum(np.diff(self.low)[classes]))
         weight, cap, size = (column[classes] for column in (self.weight, self.cap, self.size))
@@ -226,7 +226,7 @@ class Network:
             self._arm()
 
     def _commit(self) -> None:
-        """End the batch of flows found last: their ends are final, their rates are released at ``_release``."""
+        """End the flows that :meth:`_solve` found to end next; others can use their bandwidth from ``_release`` on."""
         flows = self._flows
         gone, rows, self._release = self._batch
         flows.leave(gone)
@@ -241,7 +241,7 @@ class Network:
             batch.on_end(batch.labels[low:high], end)
 
     def _arrive(self, now: int) -> None:
-        """Let messages whose latency is over ask for a share, and set how long they can wait for it."""
+        """Let messages whose latency is over join the network, and set the latest time to solve rates for them."""
         flows = self._flows
         while self._waiting and self._waiting[0][0] <= now:
             at, _, batch = heappop(self._waiting)

@@ -30,7 +30,7 @@ INVERSE_ROOT_TWO_PI = 1.0 / sqrt(2.0 * pi)
 
 @nb.njit(cache=True)
 def _greater_of_two(mean: float, variance: float, other_mean: float, other_variance: float) -> tuple[float, float]:
-    """Mean and variance of max(X, Y) of independent normals; without variance those of the larger one."""
+    """Mean and variance of max(X, Y) of independent normals; those of the larger mean if neither has a variance."""
     width = sqrt(variance + other_variance)
     if width == 0.0:
         return (mean, variance) if mean >= other_mean else (other_mean, other_variance)
@@ -47,7 +47,7 @@ def _greater_of_two(mean: float, variance: float, other_mean: float, other_varia
 
 @nb.njit(cache=True)
 def _fold(mean: Floats, variance: Floats, counts: Ints) -> tuple[Floats, Floats]:
-    """Mean and variance of the greatest of the first ``counts[i]`` members of each line i, combined in order."""
+    """Mean and variance of the maximum of the first ``counts[i]`` normals in each row i, combined one after another."""
     found, spread = mean[:, 0].copy(), variance[:, 0].copy()
     for line in range(mean.shape[0]):
         for place in range(1, counts[line]):
@@ -92,11 +92,11 @@ class State(NamedTuple):
         return State(*(column[ranks] for column in self))
 
     def later(self, other: "State", usable: Bools | bool = True) -> "State":
-        """For each rank, the state that is expected to end later; ``other`` counts only where ``usable``."""
+        """For each rank, whichever of two states is expected to end later; ``other`` only where it is ``usable``."""
         return self.replaced((other.ended + other.shift > self.ended + self.shift) & usable, other)
 
     def replaced(self, where: Bools, other: "State") -> "State":
-        """Return this state with ``other`` on some ranks."""
+        """Return this state, with the values of ``other`` on the ranks ``where`` is true."""
         pairs = zip(self, other, strict=True)
         return State(*(np.where(where if mine.ndim == 1 else where[:, None], its, mine) for mine, its in pairs))
 
@@ -177,7 +177,7 @@ class Delays:
         self._states = {key: state for key, state in self._states.items() if key[0] >= turn}
 
     def _predecessors(self, step: Step) -> State:
-        """For each rank, the latest predecessor of an op; whatever ended after its issue is not one."""
+        """For each rank, the predecessor with the latest expected end, among those that ended before its issue."""
         found = self._absent.at(np.arange(len(step.runs)))
         issued = np.where(step.runs, step.issued, -np.inf)
         stream = self.compiled.program.streams[step.compiled.op.stream]

@@ -3,8 +3,8 @@
 The simulation is deterministic, so it lacks the waits that jitter causes. Afterwards delays are propagated through the
 trace with the jitter that calibration measured (:mod:`simgnn.sim.spread.delays`): expected greatest times where ranks
 meet add to waits and to epochs. The interval combines the jitter of one epoch, the error of every model (one unknown
-factor a curve, so fully correlated between its ops and independent of other curves) and the drift of the machine (one
-factor for all curves), as a log-normal around the corrected time. A profile without them changes nothing.
+factor per curve, so fully correlated between its ops and independent of other curves) and the drift of the machine (one
+factor for all curves), as a log-normal around the corrected time. If the profile states none, nothing changes.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ LEAST_COVERED = 0.5
 class Spread:
     """What jitter adds to a simulated run, and the interval of its epochs.
 
-    ``epoch_s``: with ``added_s``, the waiting that jitter causes, float64 [epochs] each. ``wait_s`` [epochs, P]: added
-    waiting of each rank; ``op_wait_s``: in a median epoch, by (template, op), mean over ranks.
+    ``epoch_s`` [epochs]: seconds, including ``added_s`` [epochs], the waiting that jitter causes. ``wait_s``
+    [epochs, P]: added waiting of each rank; ``op_wait_s``: that by (template, op) in a median epoch, mean over ranks.
 
-    ``interval``: (low, high) seconds of an epoch, a share LEVEL of the distribution; None where the profile has the
-    spread of less than LEAST_COVERED of the time. ``covered``: that share. ``parts``: relative standard deviations that
-    make the interval, by cause. ``jitter_known``: whether the profile has any jitter.
+    ``interval``: (low, high) seconds that an epoch takes with probability LEVEL; None if the profile has a spread for
+    less than LEAST_COVERED of the time. ``covered``: that share of the time. ``parts``: relative standard deviations
+    that the interval combines, by cause. ``jitter_known``: whether the profile has any jitter.
     """
 
     epoch_s: list[float]
@@ -105,7 +105,7 @@ def estimate_spread(
 def _interval(
     epoch: _Epoch, middle: float, origins: Origins
 ) -> tuple[tuple[float, float] | None, float, dict[str, float]]:
-    """Interval around ``middle`` seconds, share of the time with known spread, and relative deviations by cause."""
+    """Return the interval around ``middle`` seconds, ``covered`` and ``parts``, as described in :class:`Spread`."""
     if middle <= 0.0:
         return None, 0.0, {}
     seconds = dict(zip(origins.known, epoch.seconds.tolist(), strict=True))

@@ -27,7 +27,7 @@ CALLED = (OpKind.EXCHANGE, OpKind.FETCH)
 
 @dataclass(frozen=True)
 class Origin:
-    """A curve, or a kind of communication, with its uncertainty in the profile: shares of a time, None: unknown.
+    """The cause of a part of an op's time: a curve or a kind of communication. Relative uncertainties (None: unknown):
 
     ``spread``: error of the model; ``jitter``: of one rank between repeats; ``drift``: of all ranks together.
     """
@@ -40,8 +40,8 @@ class Origin:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of an op's time by origin, float64 [P] each: ``call_s``, at most so many seconds regardless of its
-    bytes, and ``shares`` of the rest, which sum to one, or zero where nothing is priced."""
+    """How an op's time splits by :class:`Origin` number, float64 [P] each: up to ``call_s`` seconds belong to the call,
+    whatever its bytes, and the rest splits by ``shares``, which sum to one (zero where nothing is priced)."""
 
     shares: dict[int, Floats]
     call_s: dict[int, Floats]
@@ -78,9 +78,9 @@ class Origins:
         return Parts(self._shares(compiled, turn), {})
 
     def awaited(self, compiled: CompiledOp, turn: Turn) -> Bools | None:
-        """Which ranks each rank of a collective waits for, [P, P], [i, j]: i for j; None: all for their whole team.
+        """Which ranks each rank of a collective waits for, [P, P], [i, j]: i waits for j; None: for its whole group.
 
-        In a relay, a rank waits for those who pass the buffer to it and those to whom it sends the buffer.
+        In a :class:`Relay`, a rank waits for those who pass the buffer to it and those to whom it sends the buffer.
         """
         if compiled.op.kind not in COLLECTIVE_KINDS:
             return None
@@ -131,7 +131,7 @@ class Origins:
         return found
 
     def _add_work(self, found: dict[int, Floats], piece: Work, origins: list[Origin], turn: Turn, op: Op) -> None:
-        """Add the seconds of a piece of work by origin; copies between host and device, priced by links, count one."""
+        """Add the seconds of a piece of work to its origins in ``found``; a copy between host and GPU counts as 1 s."""
         machine = self._machine
         sizes = {name: self._sizes.per_rank(size, turn.epoch, turn.step, op.name) for name, size in piece.sizes.items()}
         table = None if self._stats is None or piece.locality is None else self._stats.tables.get(piece.locality)
@@ -142,12 +142,12 @@ class Origins:
             found.setdefault(self._number(origin), np.zeros(machine.ranks))[ranks] += seconds[ranks]
 
     def _communication(self, compiled: CompiledOp, turn: Turn) -> Parts:
-        """Parts of a communication: the call, which jitters like its floor and hops, and the bytes, whose model error
-        is the largest spread in the profile, since a link limits long messages, not the scheduler.
+        """Split a communication's time into the call, which has the jitter of its floor and hops, and its bytes, which
+        have none, as links limit them, not the scheduler. The bytes' model error is the largest spread in the profile.
 
-        A spread by size belongs to whole calls, bytes included, as in ``hardware time``: 90 % of measured calls are
-        inside. It counts once, as an error that calls of a size share: medians of three do not show how much of it is
-        chance, and consecutive calls are late together.
+        A spread by size covers whole calls with their bytes, as in ``hardware time``: 90 % of measured calls are
+        inside. It is taken as a model error that all calls of a size share, not as jitter: medians of three repeats do
+        not show how much of it is random, and consecutive calls are slow together.
         """
         machine, kind = self._machine, compiled.op.kind
         name, backend = machine.backend(compiled.backend)
