@@ -14,7 +14,7 @@ _U1, _U2, _U4, _U56 = np.uint64(1), np.uint64(2), np.uint64(4), np.uint64(56)
 
 @njit(cache=True, nogil=True, inline="always")
 def ones(word: Any) -> Any:
-    """Count the set bits of a uint64, as int64. Compilers turn this form into one instruction where there is one."""
+    """Count the set bits of a uint64, as int64. The compiler recognises this form as a popcount instruction."""
     word = word - ((word >> _U1) & _FIVES)
     word = (word & _THREES) + ((word >> _U2) & _THREES)
     word = (word + (word >> _U4)) & _NIBBLES
@@ -63,7 +63,7 @@ def set_size(words):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def members_of(words, members):  # type: ignore[no-untyped-def]
-    """How many members a set has; they are written to the first places of ``members``, ascending."""
+    """Write the members of a set to the start of ``members``, ascending, and return their number."""
     size = 0
     for place in range(len(words)):
         left = words[place]

@@ -28,7 +28,7 @@ def _transpose(indptr: Any, indices: Any, out_indptr: Any, out_indices: Any) -> 
 def scatter_rows(
     indptr: NDArray[np.int64], indices: NDArray[Any], columns: int, dtype: type[np.int32] | type[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Arrays of the transpose of a CSR that may hold repeats; its rows ascend, repeats side by side."""
+    """Return ``indptr`` and ``indices``, ascending by row, of the transpose of a CSR; repeated edges are kept."""
     out_indptr = np.zeros(columns + 1, np.int64)
     out_indices = np.empty(len(indices), dtype)
     _transpose(indptr, indices, out_indptr, out_indices)
@@ -44,7 +44,7 @@ def transpose_csr(csr: CSR) -> CSR:
 
 @njit(cache=True, nogil=True)
 def _reverses_follow(indptr: Any, indices: Any) -> bool:
-    """Walk the edges by row; in a symmetric graph with ascending rows, row u meets its neighbours in the same order."""
+    """Check symmetry: walk the edges by row v; each source u must list its neighbours v in the order of the walk."""
     place = indptr[:-1].copy()
     for v in range(len(indptr) - 1):
         for k in range(indptr[v], indptr[v + 1]):

@@ -15,9 +15,9 @@ CHUNK_ROWS = 1024
 
 @dataclass(frozen=True)
 class CentredRows:
-    """Rows X - s m [n, F], of which X is sparse and all rows share m, ``mean`` float64 [F]. ``extended``: csr_array [n,
-    F + 1], X with s [n] as its last column. Of features s is 1; of scaled sums of rows it is the same sums of ones, so
-    that rows can be picked, sent and summed like any sparse rows."""
+    """Centred sparse rows X - s m [n, F]: X is sparse, and all rows share the column means m, ``mean`` float64 [F].
+    ``extended``: csr_array [n, F + 1], X with the factors s [n] as last column. Features have s = 1; sums of rows sum s
+    too, so that ``extended`` can be sliced, sent and aggregated like any sparse matrix."""
 
     extended: sparse.csr_array
     mean: NDArray[np.float64]
@@ -60,8 +60,8 @@ MASKS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """What planning needs to know of a graph besides its partition; a ``stats:`` file states the same.
-    ``feature_nonzeros``: None for dense features, with the extra column of :class:`CentredRows`. ``train_vertices``
+    """What planning needs to know of a graph besides its partition; ``stats:`` files have the same fields.
+    ``feature_nonzeros``: None for dense features; includes the extra column of :class:`CentredRows`. ``train_vertices``
     etc. count the masks."""
 
     name: str
@@ -114,7 +114,7 @@ class Graph:
 
     @property
     def sparse_rows(self) -> sparse.csr_array | None:
-        """The matrix of sparse features, one column wider where they are centred; None for dense or absent ones."""
+        """The matrix of sparse features (:attr:`CentredRows.extended` if centred); None for dense or no features."""
         features = self.features
         if isinstance(features, CentredRows):
             return features.extended

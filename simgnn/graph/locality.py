@@ -21,9 +21,9 @@ _U1 = np.uint64(1)
 def _histogram(indices: Any, columns: Any, window: Any, bins: Any) -> Any:
     """Count reads by the bin of their stack distance.
 
-    ``word`` has one bit a moment, set where some row was last read; ``tree`` is a Fenwick tree over the set bits of its
-    words. The distance of a read is the number of set bits from the row's last read on. When the ``window`` of moments
-    is full, the last reads are renumbered in order, so tree and bits stay small: O(E log V) in all.
+    ``word`` has one bit for each read, set while that is the latest read of its row; ``tree`` is a Fenwick tree over
+    the set bits of its words. The distance of a read is the number of set bits from the row's previous read on. After
+    ``window`` reads, the latest ones are renumbered in order, so tree and bits stay small: O(E log V) in all.
     """
     words = window >> 6
     word = np.zeros(words, np.uint64)

@@ -66,7 +66,7 @@ def _split(edges: Any, row_bits: Any, id_bits: Any, both: Any, starts: Any, keys
 
 @dataclass(frozen=True)
 class Keys:
-    """Edges as sortable numbers: row in its bucket above source. A bucket is a range of ``2**row_bits`` rows."""
+    """Packs edges into sortable integers: row within its bucket, then source. A bucket has ``2**row_bits`` rows."""
 
     vertices: int
     symmetrise: bool
@@ -82,7 +82,7 @@ class Keys:
         return cls(vertices, symmetrise, buckets, row_bits, id_bits)
 
     def split(self, edges: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
-        """Group edges int64 [2, n] (source, target) by bucket, each also reversed where the graph is symmetrised:
+        """Group edges int64 [2, n] (source, target) by bucket, each also reversed if the graph is symmetrised. Returns
         (self loops left out, ``starts``, ``keys``); keys of bucket b are ``keys[starts[b]:starts[b + 1]]``."""
         starts = np.zeros(self.buckets + 1, np.int64)
         keys = np.empty(edges.shape[1] * (2 if self.symmetrise else 1), np.int64)
@@ -90,7 +90,7 @@ class Keys:
         return loops, starts, keys[: starts[-1]]
 
     def rows(self, bucket: int, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Sort the keys of a bucket in place and drop repeats: (indptr within the bucket, sources)."""
+        """Sort the keys of a bucket in place and drop repeats. Returns (indptr within the bucket, sources)."""
         keys.sort()
         if len(keys):
             fresh = np.empty(len(keys), np.bool_)
@@ -114,7 +114,7 @@ def sort_to_disk(
 ) -> tuple[int, int]:
     """Write ``indptr.npy`` and ``indices.npy`` into ``folder``; returns the edges stored and the self loops dropped.
     ``pairs(k)``: chunk k of ``chunks`` chunks, int64 [2, n] (source, target), in any order; called on several threads.
-    ``edges``: their number, which only sets the number of buckets, 8 bytes a stored edge in ``folder`` meanwhile."""
+    ``edges``: their number; it only sets the number of buckets. Temporary files take 8 bytes per stored edge."""
     stored = (2 if symmetrise else 1) * edges
     layout = Keys.of(vertices, symmetrise, min(MOST_BUCKETS, max(1, math.ceil(stored / BUCKET_EDGES))))
     paths = [folder / f"bucket-{b}.keys" for b in range(layout.buckets)]

@@ -14,7 +14,7 @@ def usable_threads() -> int:
 
 
 def in_order(work: Callable[[int], T], chunks: int, threads: int | None = None) -> Iterator[T]:
-    """``work(0), work(1), ...`` with at most ``threads + 1`` results waiting; ``work`` should release the GIL."""
+    """Yield ``work(0), work(1), ...`` from threads, up to ``threads + 1`` ahead; ``work`` should release the GIL."""
     threads = min(threads or usable_threads(), max(chunks, 1))
     if threads == 1:
         yield from map(work, range(chunks))

@@ -1,1 +1,1 @@
-"""Partitions of a graph: how they are made and kept, and what a rank holds of one."""
+"""Partitions of a graph: algorithms, storage on disk, statistics, and the local graph of each rank."""

@@ -1,8 +1,8 @@
 """The undirected edges of a graph, read in pieces, and the order in which EBV and HDRF assign them to ranks.
 
 A stable counting sort on the degree sum gives every edge a turn (its position in the order) while the list is read.
-Each edge then goes to the block that holds its turn; several blocks are kept in one file each. Memory grows with the
-numbers of vertices and blocks, not of edges.
+Each edge is then written to the block that covers its turn; each block is a temporary file, or in memory if small.
+Memory grows with the numbers of vertices and blocks, not of edges.
 """
 
 from collections.abc import Callable, Iterator
@@ -133,7 +133,7 @@ def index_array(length: int, below: int) -> IndexArray:
 
 @njit(cache=True, nogil=True)
 def _upper_ends(first_row: Any, bounds: Any, sources: Any, vertices: Any, low: Any, high: Any) -> Any:
-    """Fill ``low`` and ``high`` with the edges whose source is above their row. Returns their number; -1: bad id."""
+    """Write edges whose source exceeds their row to ``low``, ``high``. Returns their number; -1 for an invalid id."""
     kept = 0
     place = 0
     for row in range(len(bounds) - 1):
@@ -216,7 +216,7 @@ Turns = Iterator[tuple[int, tuple[IndexArray, IndexArray, NDArray[np.int64]]]]
 
 
 def _turns(edges: UndirectedEdges, degrees: IndexArray, edge_order: EdgeOrder, seed: int) -> Turns:
-    """Yield the edges in pieces: place of the first edge, both ends and turn (position in the order, int64) of all."""
+    """Yield pieces of edges: place of the first edge, then of each edge both ends and turn (position in the order)."""
     if edge_order == "random":
         key = stream_key(seed, "partition/edges")
         for first, (low, high) in edges.scan(ends_of):
@@ -241,14 +241,14 @@ def _degree_sums(low: Any, high: Any, degrees: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _count(sums: Any, cursor: Any) -> None:
-    """Count each sum one place higher, so that the running total is the first turn of each sum."""
+    """Count edges of degree sum s at ``cursor[s + 1]``; prefix sums then give the first turn of each sum."""
     for value in sums:
         cursor[value + 1] += 1
 
 
 @njit(cache=True, nogil=True)
 def _take_turns(sums: Any, cursor: Any) -> None:
-    """Replace each degree sum by the next turn of that sum."""
+    """Replace the degree sum of each edge by its turn: the next free one of that sum, from ``cursor``."""
     for edge in range(len(sums)):
         value = sums[edge]
         sums[edge] = cursor[value]
@@ -257,7 +257,7 @@ def _take_turns(sums: Any, cursor: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _shelve(first: Any, low: Any, high: Any, turns: Any, bits: Any, starts: Any, rows: Any) -> None:
-    """Group edges by block; ``starts`` must be zero and receives the first row of each block in ``rows``."""
+    """Write edges to ``rows``, grouped by block; ``starts``, at first zero, receives the first row of each block."""
     for edge in range(len(turns)):
         starts[(turns[edge] >> bits) + 1] += 1
     for block in range(len(starts) - 1):

@@ -143,7 +143,7 @@ def _replica_graph(rank: int, part: Mapping[str, NDArray[Any]]) -> ReplicaGraph:
 
 
 def _pieces(rows: NDArray[Any], starts: NDArray[Any]) -> dict[int, NDArray[Any]]:
-    """Split rows by peer, for peers that have any; ``starts`` [P + 1]."""
+    """Map each peer that has rows to its part of ``rows``; ``starts`` [P + 1]: first row of each peer, and the end."""
     return {peer: rows[span] for peer, span in _slices(starts).items()}
 
 

@@ -43,7 +43,7 @@ def columns_of(decisions: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def decisions_in(program: Program) -> frozenset[str]:
-    """Names of all sizes and guards that the program leaves to decisions while training."""
+    """Names of all decisions of a program: values, set while training, that are sizes or say whether an op runs."""
     sizes: list[Size] = [buffer.rows for buffer in program.buffers.values()]
     guards: set[str] = set()
     for _, op in program.ops:
@@ -54,7 +54,7 @@ def decisions_in(program: Program) -> frozenset[str]:
 
 
 def accuracy_counts(program: Program) -> tuple[tuple[str, str], ...]:
-    """Pairs of names under which controllers record the correct training rows and the number of training rows."""
+    """Pairs of names of decisions that record how many training rows are correct, and how many there are."""
     points = [str(op.options["point"]) for _, op in program.ops if op.action == EndEpoch.label]
     return tuple((f"{point}/correct", f"{point}/count") for point in dict.fromkeys(points))
 
@@ -78,7 +78,7 @@ def read_activity(path: Path) -> pa.Table:
 def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntArray]:
     """Convert a table to one array for each decision: int64 [P, epochs, steps], or with peers [P, P, epochs, steps].
 
-    An entry is ``UNDECIDED`` where a rank decided nothing in a turn, and 0 for a peer that its decision did not name.
+    An entry is ``UNDECIDED`` where a rank decided nothing in a step, and 0 for a peer that its decision did not name.
     """
     columns = {name: table[name].to_numpy() for name in ("rank", "peer", "epoch", "step", "value")}
     parts = zip(*(table[column].to_pylist() for column in ("point", "phase", "name")), strict=True)

@@ -2,11 +2,11 @@
 
 Both backends write it from a program's sizes and a trace. In a prediction all sizes come from the program. In a run
 each rank counts the rows that it moves into a batch or a cache, where it writes them; it never copies these numbers
-from the program. For a route that brings different rows in every turn, it records the number of rows by sender:
+from the program. For a route whose rows differ from step to step, it records the number of rows by sender:
 
 - where the rank requests ids (rows of ``distdgl``, requests to draw): the number of ids that it requested;
 - where rows come without a request (scheduled rows, fills of a cache, neighbours that answer requests): the program's
-  size of the pair, with which the rank posts the receive. A sender that has another number of rows ends the run.
+  size for the pair of ranks, with which the rank posts the receive. The run fails if a sender has more or fewer rows.
 
 Times and bytes of the ops of a batch are in the trace, payload by rank pair in ``traffic.parquet``, and the planned
 bytes of every pair in every step in the program's size table (``plan/``).
@@ -83,7 +83,7 @@ HELD = tuple(name for name in BATCHES_SCHEMA.names if name not in (*KEYS, "stage
 
 
 def places_of(program: Program) -> tuple[str, ...]:
-    """Names of all counters of rows: the four above, then the routes of the program."""
+    """Names of all row counters: local, hit, pulled and cached, then the routes of the program."""
     return (LOCAL, HIT, PULLED, CACHED, *sorted(program.sizes.routes))
 
 
@@ -95,7 +95,7 @@ def draws_batches(program: Program) -> bool:
 def batch_table(
     program: Program, trace: pa.Table, losses: pa.Table | None = None, taken: pa.Table | None = None
 ) -> pa.Table:
-    """Build the table ``batches.parquet`` for the turns that ended in a ``trace`` (``TRACE_SCHEMA``).
+    """Build the table ``batches.parquet`` for all steps that are complete in a ``trace`` (``TRACE_SCHEMA``).
 
     Ranks of a run record ``losses`` (``LOSSES_SCHEMA``) and ``taken``, how many rows they got from which source
     (``TAKEN_SCHEMA``), each in any order; without ``taken`` all sizes come from the program.
@@ -141,7 +141,7 @@ def batch_table(
 def _times(
     program: Program, columns: Mapping[str, NDArray[Any]], rank: int, name: str, time: str
 ) -> tuple[IntArray, Floats]:
-    """Turns in which an op ran on a rank, counted from the first of the run, ascending, and its ``time`` in each."""
+    """Steps in which an op ran on a rank, counted over the whole run, ascending, and its column ``time`` in each."""
     ids = [op_id for op_id, (_, op) in enumerate(program.ops) if op.name == name]
     rows = np.flatnonzero((columns["rank"] == rank) & np.isin(columns["op_id"], ids))
     turns = columns["epoch"][rows].astype(np.int64) * program.calendar.steps + columns["step"][rows]
@@ -150,7 +150,7 @@ def _times(
 
 
 def _resumed(program: Program, columns: Mapping[str, NDArray[Any]], rank: int, turns: IntArray) -> Floats:
-    """Seconds [turns] at which a rank resumed training after an evaluation or checkpoint before each turn; 0: none."""
+    """When a rank began each step, in seconds, if an evaluation or checkpoint came right before it; else 0; [turns]."""
     rows = np.flatnonzero((columns["rank"] == rank) & (columns["step"] >= 0))
     of = columns["epoch"][rows].astype(np.int64) * program.calendar.steps + columns["step"][rows]
     place = np.searchsorted(turns, of)

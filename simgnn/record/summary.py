@@ -116,8 +116,8 @@ def rank_times(columns: Columns, ranks: int) -> list[RankTimes]:
 
 
 def payload_epochs(epochs: int) -> range:
-    """The epochs whose mean payload both backends report: without the first, which may send more, and the last, which
-    fetches nothing for a next one. Of two epochs, the second; of one, that epoch."""
+    """The epochs over which both backends average payload: all but the first, which may send more, and the last, which
+    fetches nothing for a next epoch. Of two epochs the second counts; of one, that epoch."""
     return range(1, epochs - 1) if epochs > 2 else range(max(epochs - 1, 0), epochs)
 
 
@@ -130,7 +130,8 @@ def per_rank(columns: Columns, name: str, ranks: int, epochs: range) -> list[flo
 
 
 def buffer_bytes(program: Program) -> list[int]:
-    """Peak bytes of live buffers of each rank over the ops of all templates, in program order; decisions at bounds."""
+    """Peak bytes of each rank's live buffers over the ops of all templates, in program order; a size that is decided in
+    training counts at its upper bound."""
     kept = carried(program)
     sizes = {
         name: program.sizes.per_rank(buffer.rows, 0, 0) * (buffer.row_bytes * buffer.depth)

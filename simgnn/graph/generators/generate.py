@@ -37,8 +37,8 @@ TRAIN, VALIDATION = 0.6, 0.2
 
 
 def recipe_of(kind: str, options: Mapping[str, Any], seed: int) -> Recipe:
-    """The recipe ``kind`` with ``vertices``, ``edges``, ``classes``, ``multilabel``, ``feature_width`` where given.
-    Where only ``vertices`` is given, ``edges`` keeps the default graph's edges per vertex. Raises
+    """Return the recipe ``kind`` with ``vertices``, ``edges``, ``classes``, ``multilabel``, ``feature_width`` from
+    ``options``. With ``vertices`` alone, ``edges`` keeps the default number of edges per vertex. Raises
     :class:`GraphError`."""
     if kind not in KINDS:
         raise GraphError(f"graph.source: no generator '{kind}'; known: {', '.join(f'synthetic:{k}' for k in KINDS)}")

@@ -53,7 +53,7 @@ def from_dgl(graph: Any, *, name: str = "dgl", symmetrise: bool = True, where: s
 
 
 def read_pyg(path: Path, *, symmetrise: bool = True) -> Graph:
-    """Read a ``.pt`` file: a ``Data``, its ``to_dict()``, a list of one, ``(data, slices, ...)`` of an in-memory set.
+    """Read a ``.pt`` file: a ``Data``, its ``to_dict()``, a list of one, or ``(data, slices, ...)`` of a data set.
     ``torch.load(weights_only=True)``, so nothing but tensors and PyG's own containers is accepted. Raises
     :class:`GraphError`."""
     # torch: loaded when such a file is read
@@ -108,7 +108,7 @@ def from_pyg(data: Any, *, name: str = "pyg", symmetrise: bool = True, where: st
 
 
 def _with_vertex_data(edges: BuiltGraph, data: Mapping[str, Any], name: str, where: str) -> Graph:
-    """The graph of ``edges`` and of the tensors in ``data`` under :data:`NAMES`; of several splits, the first."""
+    """Build a graph of ``edges`` with the features, labels and masks in ``data``; of several splits, the first."""
     values: dict[str, Any] = {}
     notes: list[str] = []
     for field, names in NAMES.items():

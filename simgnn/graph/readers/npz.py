@@ -67,7 +67,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def csr_edges(indptr: NDArray[Any], indices: NDArray[Any], symmetrise: bool, where: str) -> BuiltGraph:
-    """Check CSR arrays from outside, and correct unsorted rows, self loops, repeats and missing reverse edges."""
+    """Check given CSR arrays, and correct unsorted rows, self loops, repeats and missing reverse edges."""
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise GraphError(

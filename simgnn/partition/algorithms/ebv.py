@@ -6,9 +6,10 @@ Edge (u, v) goes to the rank i, on host h, with the smallest (score, balance, i)
     balance = alpha * edges_i * P / E_u + beta * replicas_i * P / V
     score   = missing + gamma * (far - missing) + balance
 
-in float64 from integer counts, so the result is a pure function of (graph, hosts, options, seed). Source: CDFGNN (arXiv
-2408.00232), hierarchical score; gamma = 0 is EBV as published before. The order of edges, alpha and beta are those of
-plain EBV, since CDFGNN does not specify them; the rule for masters is our own.
+R(u) is the set of ranks with a replica of u, hosts(u) that of their hosts, E_u the number of undirected edges; [...] is
+1 if true, else 0. Scores are float64 from integer counts, so the result is a pure function of (graph, hosts, options,
+seed). Source: CDFGNN (arXiv 2408.00232), hierarchical score; gamma = 0 is EBV as published before. The order of edges,
+alpha and beta are those of plain EBV, since CDFGNN does not specify them; the rule for masters is our own.
 
 Only the members of R(u) and R(v) and the least loaded rank of each host are scored: any other rank loses to the least
 loaded one of its host. The order (score, balance, rank) makes this exact for 0 <= gamma < 1.
@@ -59,7 +60,7 @@ def ebv_edges(
     block_edges: int = BLOCK_EDGES,
 ) -> AssignedEdges:
     """Assign each edge to a rank by EBV; ``hosts`` int64 [P]. ``block_edges`` bounds memory and does not change the
-    result. Above ``block_edges`` edges ``edge_part`` is memory-mapped to an unnamed file in ``spill``."""
+    result. Above ``block_edges`` edges ``edge_part`` is memory-mapped to a temporary file in the folder ``spill``."""
     ranks, vertices = len(hosts), edges.vertices
     host = np.unique(hosts, return_inverse=True)[1].astype(np.int64)
     by_host = np.argsort(host, kind="stable").astype(np.int64)
@@ -83,7 +84,7 @@ def ebv_edges(
 
 
 def edge_part_array(count: int, ranks: int, spill: Path | None, block_edges: int = BLOCK_EDGES) -> EdgePart:
-    """Allocate an array for the ranks of ``count`` edges; above ``block_edges``, in an unnamed file in ``spill``."""
+    """Allocate the ranks of ``count`` edges, above ``block_edges`` memory-mapped to a file in the folder ``spill``."""
     if ranks > MAX_RANKS:
         raise ConfigError(f"partition.kind: got a vertex-cut over {ranks} ranks; expected at most {MAX_RANKS}")
     dtype = np.dtype("u1" if ranks <= 256 else "u2")

@@ -48,7 +48,7 @@ def metis_owner(
 
 
 def graph_mask(graph: Graph, name: str) -> NDArray[np.bool_] | None:
-    """Return the mask "train", "validation" or "test" of a graph; None for "vertices" and "edges". Raises
+    """Return the mask that a quantity of ``partition.balance`` names; None for "vertices" and "edges". Raises
     :class:`ConfigError` when the graph lacks the mask."""
     if name in ("vertices", "edges"):
         return None

@@ -1,4 +1,4 @@
-"""Contiguous ids: a numbering in which the vertices of each partition are one range, and partitions in local ids.
+"""Contiguous ids: the vertices of each partition form one range. Also converts partitions to local ids.
 
 A vertex has three ids: *oid* in the loaded graph, *gid* counted through all partitions, *lid* inside one of them. The
 tables are those of a partition book (DistDGL: Zheng et al., IA3 2020, section 5.3); their order is our decision:

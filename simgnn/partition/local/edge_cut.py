@@ -18,9 +18,9 @@ from simgnn.policy import Reorder
 
 @dataclass(frozen=True)
 class RowLists:
-    """The rows of a route that one rank sends and receives. ``leaving``: for each peer the local rows to send, in the
-    order in which they travel. ``received``: the number of rows from each peer; ``arriving``: the local rows that
-    received rows belong to (None: they are stored in the order of arrival)."""
+    """The rows that one rank sends and receives along a route (:class:`~simgnn.program.sizes.Route`). ``leaving``: for
+    each peer the local rows to send, in the order in which they travel. ``received``: the number of rows from each
+    peer; ``arriving``: the local rows that received rows belong to (None: they are stored in the order of arrival)."""
 
     leaving: Mapping[int, NDArray[np.int32]]
     received: Mapping[int, int]
@@ -34,8 +34,7 @@ class LocalGraph:
     ``owned`` int64 [n]: global ids in local order. ``halo`` int64 [h]: global ids by (owner, position among the owner's
     rows). ``csr``: rows n, columns n + h; a source below n is owned, n + k is halo row k; no self loops. ``degree``
     int64 [n + h]: in-degrees in the full graph. ``send_rows``: for each peer that needs rows of this rank, int32
-    positions of owned rows in the order of the peer's halo. ``receive``: for each peer, the slice of the halo for its
-    rows.
+    positions of owned rows in the order of the peer's halo. ``receive``: for each peer, its slice of the halo.
     """
 
     rank: int
@@ -73,7 +72,7 @@ class LocalGraph:
 
 
 def local_order(csr: CSR, partition: Partition, reorder: Reorder) -> IdMaps:
-    """Order the rows of each rank; ids are contiguous, rank after rank, and follow the local order.
+    """Order the rows of each rank, and number all vertices contiguously in this order, rank after rank.
 
     "none": ascending id. "degree": descending in-degree, ties by id. "rcm": reverse Cuthill-McKee on the edges among
     the rank's own rows, which brings rows that read the same sources together.

@@ -23,7 +23,7 @@ def group_by_owner(owner, ranks):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def induced_rows(indptr, indices, members, owner, rank, place, first):  # type: ignore[no-untyped-def]
-    """The CSR of the edges among ``members`` (ascending, owned by ``rank``); row and column: ``place - first``."""
+    """Build the CSR of edges among ``members``, all vertices of ``rank``; vertex v has column ``place[v] - first``."""
     pointers = np.zeros(len(members) + 1, dtype=np.int64)
     for row in range(len(members)):
         kept = 0
@@ -42,7 +42,7 @@ def induced_rows(indptr, indices, members, owner, rank, place, first):  # type: 
 
 @njit(cache=True)
 def halo_places(indptr, indices, members, owner, rank, place, stamp):  # type: ignore[no-untyped-def]
-    """Find the remote sources of ``members``, each once: places among all ranks' rows, unsorted int64 [h].
+    """Find the sources of ``members`` that other ranks own: ``place`` of each, without repeats, unsorted int64 [h].
 
     ``stamp`` int32 [V] holds the last rank that found each vertex; it must not hold ``rank`` yet.
     """
@@ -63,7 +63,7 @@ def halo_places(indptr, indices, members, owner, rank, place, stamp):  # type: i
 
 @njit(cache=True)
 def summed_nonzeros(indptr, indices, ids, feature_indptr, feature_indices, width):  # type: ignore[no-untyped-def]
-    """Count distinct feature columns among the sources of each row, and among row and sources; summed over a local CSR.
+    """Count distinct feature columns of each row's sources, summed over rows; then the same with the row included.
 
     ``ids`` [columns] are global ids; a local row is the column of the same number. Features [V, width] as CSR parts.
     """

@@ -76,7 +76,7 @@ def add_replicas(sets, low, high, edge_part):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def count_mirrors(replicas, owner, weights, ranks):  # type: ignore[no-untyped-def]
     """Count mirrors, and sum their weights, by [master rank, mirror rank], int64 [P, P] each; also return the masters
-    with mirrors of each rank, int64 [P], and the largest r_u."""
+    with mirrors of each rank, int64 [P], and the largest number of replicas of a vertex."""
     mirrors = np.zeros((ranks, ranks), dtype=np.int64)
     weighted = np.zeros((ranks, ranks), dtype=np.int64)
     shared = np.zeros(ranks, dtype=np.int64)
@@ -97,7 +97,7 @@ def count_mirrors(replicas, owner, weights, ranks):  # type: ignore[no-untyped-d
 
 @njit(cache=True)
 def mirror_keys(replicas, owner, pair, stride):  # type: ignore[no-untyped-def]
-    """Return ``pair * stride + r_u`` of every mirror, int64 [mirrors]; ``pair`` [P, P] numbers (master, mirror)."""
+    """Return ``pair[master, mirror] * stride + (replicas of its vertex)`` for every mirror, int64 [mirrors]."""
     mirrors = 0
     for vertex in range(len(owner)):
         mirrors += set_size(replicas[vertex]) - 1

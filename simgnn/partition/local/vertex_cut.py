@@ -133,7 +133,7 @@ def _mirrors(here: NDArray[np.int64], owner: NDArray[np.int32], rank: int) -> ND
 
 @dataclass(frozen=True)
 class _Arriving:
-    """Mirrors that a route brings to a rank: global ids by (sender, id), and where each sender's begin, [P + 1]."""
+    """Mirrors whose rows a rank receives along a route: global ids by (sender, id), and the first of each sender."""
 
     ids: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -147,7 +147,7 @@ def _levels(
     replicas: NDArray[np.uint64], owner: NDArray[np.int32], hosts: NDArray[np.int64], rank: int,
     mirrors: NDArray[np.int64],
 ) -> dict[str, _Arriving]:  # fmt: skip
-    """Divide the mirrors of a rank by the route of ``LEVELS`` that brings their rows."""
+    """Group the mirrors of a rank by the route that brings their rows: from other hosts, or from its own host."""
     sender = parents(replicas, owner, hosts, rank, mirrors, np.empty(len(hosts), dtype=np.int64))
     near = hosts[sender] == hosts[rank]
     found = {}
@@ -159,7 +159,7 @@ def _levels(
 
 
 def _row_lists(arriving: Sequence[_Arriving], rank: int, lookup: NDArray[np.int64]) -> RowLists:
-    """Build the lists of one route for ``rank`` from the arriving rows of all ranks; ``lookup``: local rows."""
+    """Build the lists of one route for ``rank`` from what each rank receives; ``lookup``: local row of each vertex."""
     peers = range(len(arriving))
     leaving = {peer: lookup[arriving[peer].of(rank)].astype(np.int32) for peer in peers if len(arriving[peer].of(rank))}
     mine = {peer: lookup[arriving[rank].of(peer)].astype(np.int32) for peer in peers if len(arriving[rank].of(peer))}

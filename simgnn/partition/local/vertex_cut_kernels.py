@@ -8,7 +8,7 @@ from simgnn.graph.bits import members_of
 
 @njit(cache=True)
 def held_vertices(replicas, ranks):  # type: ignore[no-untyped-def]
-    """Group vertices by the ranks that hold them, ascending in each group, int64 [sum of r_u]; also return the first
+    """Group vertices by the ranks that hold them, ascending in each group, int64 [all replicas]; also return the first
     place of each group, int64 [P + 1]. ``replicas`` uint64 [V, words]."""
     starts = np.zeros(ranks + 1, dtype=np.int64)
     members = np.empty(ranks, dtype=np.int64)

@@ -51,8 +51,8 @@ def random_owner(vertices: int, ranks: int, seed: int) -> NDArray[np.int32]:
 
 
 def degree_balanced_owner(degrees: NDArray[np.int64], ranks: int) -> NDArray[np.int32]:
-    """Compute the owner of each vertex, int32 [V], by dealing vertices over the ranks to and fro, in descending degree
-    (ties: lowest id). The last, incomplete deal starts at rank 0, as in :func:`block_bounds`."""
+    """Compute the owner of each vertex, int32 [V], by assigning vertices in descending degree (ties: lowest id) to
+    ranks 0..P-1, then P-1..0, and so on. The last, incomplete pass starts at rank 0, as in :func:`block_bounds`."""
     vertices = len(degrees)
     place = np.arange(vertices, dtype=np.int64)
     deal, seat = np.divmod(place, ranks)

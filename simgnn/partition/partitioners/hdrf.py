@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Hdrf(VertexCut):
-    """Streaming vertex-cut that assigns each edge to a rank that has its ends, first of all the end of lower degree."""
+    """Streaming vertex-cut: edges prefer ranks with replicas of their ends, above all of the low-degree end."""
 
     kind: Literal["hdrf"] = "hdrf"
     balance: float = Field(default=1.1, ge=0.0, le=1e6, description="weight of what ranks have already (lambda)")

@@ -20,8 +20,7 @@ class Metis(Partitioner):
 
     ``imbalance``: allowed ratio of the heaviest part to the mean, for one quantity; DGL sets its own. ``across``:
     "ranks" divides the graph among all ranks at once. "hosts" divides it among hosts first, so that few edges are cut
-    between hosts (DistDGL divides among machines: Zheng et al., IA3 2020), and then each part among the ranks of its
-    host.
+    between hosts (like DistDGL: Zheng et al., IA3 2020), and then each part among the ranks of its host.
     """
 
     kind: Literal["metis"] = "metis"
@@ -69,8 +68,8 @@ class Metis(Partitioner):
         return Assignment(nested_owner(graph, hosts, part_of))
 
     def _held_in(self, graph: Graph) -> tuple[Balanced, ...]:
-        """Return the quantities that a part of the graph can be balanced by. If several are asked for, at least two
-        remain, since several imply vertices."""
+        """Return the names in ``balance`` that occur in ``graph``, the part of one host. If some are missing and at
+        most one is left, add "vertices", which DGL's METIS always balances."""
         masks = {name: getattr(graph, f"{name}_mask", None) for name in self.balance}
         held = tuple(
             name for name, mask in masks.items() if name in ("vertices", "edges") or (mask is not None and mask.any())

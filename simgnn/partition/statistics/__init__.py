@@ -1,1 +1,1 @@
-"""What planning may know of a partition, gathered from it or read from a file."""
+"""Statistics of a partition, for planning: counted from its graph, or read from a file."""

@@ -41,8 +41,8 @@ def partition_stats(
     keep: Callable[[RankGraph], None] = lambda rank: None,
 ) -> PartitionStats:
     """Count the statistics of a partition, with a digest over the graph, the partition, the hosts and the order of
-    rows. ``source``: digest of the graph, if known. ``keep`` receives the part of the graph on each rank, in rank
-    order; one rank is in memory at a time."""
+    rows. ``source``: digest of the graph, if known. ``keep`` is called with each rank's part of the graph, in rank
+    order; one part is in memory at a time."""
     hosts = np.asarray(hosts, dtype=np.int64)
     digest = digest_of([source or graph_digest(graph), partition.digest, reorder], [hosts])
     counted = []
@@ -93,7 +93,7 @@ def _edge_cut_numbers(graph: Graph, local: LocalGraph, ranks: int) -> dict[str, 
 
 
 def _locality(graph: Graph, csr: CSR, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Measure the reuse of rows in a rank's aggregation and in the transposed one: float64 [bins] by table name.
+    """Compute :func:`reuse_profile` of a rank's aggregation and of its transpose: float64 [bins] by table name.
     ``rows``: the vertices whose features the rank holds."""
     streams = {"locality": csr}
     if graph.sparse_rows is not None:
@@ -106,7 +106,7 @@ def _locality(graph: Graph, csr: CSR, rows: NDArray[np.int64]) -> dict[str, NDAr
 
 
 def _level_rows(replica: ReplicaGraph) -> dict[str, NDArray[Any]]:
-    """Return the entries of one rank in the tables of ``LEVELS`` and ``BY_HOSTS``; none on one host."""
+    """Return one rank's entries for the ``mirrors/`` tables of ranks on several hosts; empty on one host."""
     tables: dict[str, list[tuple[int, ...]]] = {
         name: [(sender, replica.rank, rows) for sender, rows in lists.received.items()]
         for name, lists in replica.levels.items()
@@ -132,7 +132,7 @@ def vertex_cut_stats(
     counted: Sequence[Mapping[str, NDArray[Any]]] = (),
 ) -> PartitionStats:
     """Count the statistics of a vertex-cut: ``rows`` are masters, ``edges`` local arcs, ``halo`` the route from the
-    rank of a master to the ranks of its mirrors. ``counted``: locality and level rows of each rank; may be empty.
+    rank of a master to the ranks of its mirrors. ``counted``: ``_locality`` and ``_level_rows`` of each rank, or empty.
 
     Tables for masks and features are those of edge-cuts, with masters as owned rows. Further tables:
 

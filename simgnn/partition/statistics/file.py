@@ -151,9 +151,9 @@ def _digest(kind: str, facts: GraphFacts, arrays: dict[str, NDArray[Any]]) -> st
 def spread_arrays(
     section: PartitionSection, facts: GraphFacts, path: str
 ) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """Spread the totals of ``section`` and ``facts`` over ranks, and note which numbers are spread evenly. Of rows,
-    edges and masked vertices, rank 0 holds its imbalance times the mean, and the others share the rest. Halo rows of a
-    rank come from all other ranks equally."""
+    """Spread the totals of ``section`` and ``facts`` over ranks, and note which numbers are spread evenly. Rank 0 gets
+    the stated imbalance times the mean of rows and edges, and the others share the rest; masks are in proportion to
+    rows. Halo rows of a rank come from all other ranks equally."""
     assert section.ranks is not None
     ranks = section.ranks
     rows = _loaded(facts.vertices, ranks, section.vertex_imbalance, f"{path}: partition.vertex_imbalance")

@@ -20,7 +20,7 @@ BASE = ("hosts", "rows", "edges", "halo/source", "halo/target", "halo/rows")
 
 @dataclass(frozen=True)
 class Origin:
-    """SHA-256 digests of the sources of counted statistics. ``graph``; ``cut``: the graph and its division;
+    """SHA-256 digests of what statistics were counted from. ``graph``; ``cut``: the graph and its partition;
     ``partition``: the cut, the hosts of ranks and the order of rows (None: ranks were moved to other hosts)."""
 
     graph: str

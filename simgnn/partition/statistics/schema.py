@@ -63,7 +63,7 @@ class GraphSection(_Table):
 
 
 class CountedFrom(_Table):
-    """Table ``[partition.counted_from]``: digests of an :class:`Origin`, and ``numbers``, that of the counts."""
+    """Table ``[partition.counted_from]``: digests of an :class:`Origin`; ``numbers``: digest of the counts."""
 
     graph: str
     cut: str

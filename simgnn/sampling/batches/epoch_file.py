@@ -1,9 +1,9 @@
-"""One worker's batches of one epoch on disk, read memory-mapped, and what they add up to.
+"""One worker's batches of one epoch in memory-mapped files, and :class:`Tally`, sums over them.
 
-``index`` int64 [batches * (2 hops + 1)]: of each batch the rows after hops 0..L, then the edges of hops 1..L. By its
-prefix sums, the flat arrays ``vertices`` (ids), ``pointers`` (int32, hop after hop) and ``sources`` (int32) divide into
-batches. ``remote_vertices`` (ascending) and ``remote_counts``: rows of other ranks that the epoch needs, and in how
-many batches.
+``index`` int64 [batches * (2 hops + 1)]: for each batch its number of rows after hops 0..L, then of edges in hops 1..L.
+Their prefix sums are offsets of the batches in the flat arrays ``vertices`` (ids), ``pointers`` (int32, hop after hop)
+and ``sources`` (int32). ``remote_vertices`` (ascending): rows of other ranks that the epoch needs; ``remote_counts``:
+number of batches that need each.
 """
 
 from collections import Counter
@@ -28,11 +28,11 @@ WHAT = "presampled"
 
 @dataclass(frozen=True)
 class Tally:
-    """Sums over the batches of one worker in one epoch, or of several.
+    """Sums over the batches of one worker in one epoch, or of several workers and epochs.
 
     ``vertices`` int64 [hops + 1]: rows after each hop (entry 0: seeds); ``edges`` int64 [hops]; ``largest`` int64 [hops
-    + 1]: most rows of one batch. ``rows`` int64 [P, P]: input rows that worker (row) needs of owner (column).
-    ``frequencies``: number of batches of a worker and epoch that need a row of another rank -> number of such rows.
+    + 1]: most rows of one batch. ``rows[w, o]`` int64 [P, P]: input rows of worker w that rank o owns.
+    ``frequencies[n]``: number of rows of other ranks that a worker needs in n batches of an epoch.
     """
 
     batches: int
@@ -54,7 +54,7 @@ class Tally:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, with ``rows`` as (worker, owner, rows); :meth:`from_dict` is the inverse."""
+        """Convert to plain values, with ``rows`` as (worker, owner, rows); :meth:`from_dict` is the inverse."""
         worker, owner = np.nonzero(self.rows)
         return {
             "batches": self.batches,
@@ -80,20 +80,20 @@ class Tally:
         return self.edges - np.diff(self.vertices)
 
     def remote_rows(self, places: IntArray) -> int:
-        """Input rows whose owner has another number in ``places`` [P] than the worker: a rank number, or its host."""
+        """Count input rows whose owner and worker differ in ``places`` [P], the number or the host of each rank."""
         return int(self.rows[places[:, None] != places[None, :]].sum())
 
 
 def write_part(
     turn: WorkerEpoch, writer: ArtifactWriter, samplers: "SimpleQueue[Sampler]", done: Callable[[], None]
 ) -> Tally:
-    """Sample and write every batch of ``turn``, with as many threads as there are ``samplers``. ``done`` is called
-    after each batch. In memory are one batch a thread, one more, and 2 or 4 bytes a vertex of the graph."""
+    """Sample and write every batch of the worker and epoch ``turn``, with a thread for each of ``samplers``. ``done``
+    is called after each batch. Memory: one batch per thread, one more, and 1 to 4 bytes per vertex of the graph."""
     plan, worker, owner = turn.plan, turn.worker, np.asarray(turn.plan.owner)
     hops = len(plan.fanouts)
 
     def work(number: int) -> tuple[Batch, IntArray, NDArray[Any]]:
-        """A batch, its input rows by owner, int64 [P], and the ids of those that others own."""
+        """Sample a batch; also return its input rows by owner, int64 [P], and the ids of those that others own."""
         sampler = samplers.get()
         try:
             batch = turn.sample(number, sampler)

@@ -1,9 +1,9 @@
-"""Expected sizes of mini-batches from degrees alone, for a graph that nobody can load.
+"""Estimates the sizes of mini-batches from degrees alone, where a statistics file takes the place of the graph.
 
-Vertices of one degree and owner are alike. Draws fall on owners as the partition's edges do, and on an owner's vertices
-in proportion to their degrees; a vertex is in a batch unless every draw missed it (independent draws: Poisson). Source:
-the degree estimator of docs/systems/mini-batches.md, which knows each vertex; here a class of vertices stands for each,
-since a statistics file holds no edges. All batches of a rank are equal, its last one too.
+Vertices of equal degree and owner are equally likely in a batch. A draw hits an owner with its share of the partition's
+edges, and one of its vertices in proportion to degree; a vertex is in a batch unless every draw misses it (independent
+draws: Poisson). Source: the degree estimator of docs/systems/mini-batches.md, with classes of degree and owner instead
+of vertices, since a statistics file has no edges. All batches of a rank are equal, including the last.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ NEEDED_BY = "the estimate of mini-batches"
 
 @dataclass(frozen=True)
 class Expected:
-    """The mean batch of one rank. ``rows`` [hops + 1], ``edges`` [hops]; ``inside`` [D, P]: the probability that a
-    vertex of a degree and owner is among its input rows; ``vertices`` [D, P]: how many of them there are.
+    """Estimated mean batch of one rank. ``rows`` [hops + 1], ``edges`` [hops]; ``inside`` [D, P]: the probability that
+    a vertex of a degree and owner is among its input rows; ``vertices`` [D, P]: number of such vertices in the graph.
     ``frontiers``, ``draws`` [hops, P]: vertices that each hop expands, and the edges that it draws, by owner."""
 
     rows: Floats
@@ -39,7 +39,7 @@ class Expected:
 
 
 def expected_batch(stats: PartitionStats, rank: int, seeds: float, fanouts: Sequence[int]) -> Expected:
-    """The mean batch of ``rank`` with ``seeds`` seeds. Raises :class:`ConfigError` for statistics without degrees."""
+    """Estimate the mean batch of ``rank`` with ``seeds`` seeds. Raises :class:`ConfigError` if degrees are missing."""
     table = np.asarray(stats.table(DEGREES, NEEDED_BY), dtype=np.float64)
     degree, count = table[:, 0], table[:, 1]
     owned = stats.rows / stats.rows.sum()
@@ -73,8 +73,9 @@ def estimated_sizes(
     parted: bool = False,
     whole_run: bool = False,
 ) -> BatchSizes:
-    """Sizes of a run's batches. ``training`` int64 [P]: training vertices of each rank; ``batch_size``: of every rank,
-    or of each; ``hot_rows``: of each cache, which ``whole_run`` fills once; ``parted``: hosts draw for one another."""
+    """Estimate the sizes of a run's batches. ``training`` int64 [P]: training vertices of each rank; ``batch_size``:
+    one for all ranks, or one for each; ``hot_rows``: rows of each cache; ``whole_run``: caches are filled once, not
+    every epoch; ``parted``: the graph is divided over hosts, and ranks request neighbours from other hosts."""
     ranks, steps = stats.ranks, _steps(training, batch_size)
     if steps == 0:
         raise ConfigError(f"graph '{stats.facts.name}' has no training vertices, so there is nothing to sample")
@@ -113,7 +114,7 @@ def estimated_sizes(
 def _parted(
     stats: PartitionStats, batches: Sequence[Expected], senders: IntArray, shape: tuple[int, int]
 ) -> PartedSizes:
-    """Estimate the requests of mean batches, and the structure of each host; halo vertices count for each rank."""
+    """Estimate requests of mean batches, and bytes of each host's structure; halo vertices count for each rank."""
     ranks, hosts = stats.ranks, stats.hosts
     asked, returned = np.zeros((2, len(batches[0].edges), ranks, ranks), np.int64)
     for rank, batch in enumerate(batches):
@@ -148,7 +149,7 @@ def _steps(training: IntArray, batch_size: int | Sequence[int]) -> int:
 
 
 def _senders(stats: PartitionStats) -> IntArray:
-    """The rank that sends rows of each owner (column) to each rank (row), int64 [P, P]; itself, for its own host."""
+    """The rank that sends rows of owner (column) to rank (row), int64 [P, P]; the rank itself for rows of its host."""
     return Serving(tuple(stats.hosts.tolist())).servers[:, stats.hosts]
 
 
@@ -163,7 +164,7 @@ def _hottest(batch: Expected, far: NDArray[np.bool_], hot_rows: int) -> Floats:
 
 
 def _caches(held: IntArray, shape: tuple[int, int], refilled: bool) -> CacheSizes:
-    """Sizes of caches of ``held`` rows by (sender, rank), ``refilled`` in equal pieces, not after the last epoch."""
+    """Sizes of caches of ``held`` [sender, rank] rows; ``refilled``: all epochs but the last pull the next cache."""
     epochs, steps = shape
     pieces = np.zeros((*held.shape, epochs, steps), np.int64)
     size, more = held // steps, held % steps

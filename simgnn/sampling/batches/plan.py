@@ -57,12 +57,12 @@ Last = Literal["keep", "drop"]
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """All that decides every batch: graph, seed, fan-outs by hop from the seed vertices, batch size, and the training
-    vertices of each worker (ascending, int64 [n_w]). ``owner`` int32 [V] is the rank that holds a row.
+    """Everything that determines the batches of a run: graph, seed, fan-outs by hop from the seed vertices, batch size,
+    and the training vertices of each worker (ascending, int64 [n_w]). ``owner`` int32 [V] is the rank that holds a row.
 
-    ``batch_size``: seed vertices of a full batch, of every worker or of each. ``last``: with "keep", the last batch of
-    a worker may be short or missing; with "drop", all workers have equally many batches, all of them full
-    (docs/systems/mini-batches.md).
+    ``batch_size``: seed vertices of a full batch, one number for all workers or one for each. ``last``: with "keep",
+    the last batch of a worker may be short or missing; with "drop", all workers have equally many batches, all of them
+    full (docs/systems/mini-batches.md).
     """
 
     csr: CSR
@@ -79,12 +79,12 @@ class SamplingPlan:
         return len(self.workers)
 
     def size_of(self, worker: int) -> int:
-        """Seed vertices of a full batch of a worker."""
+        """Return the number of seed vertices in a full batch of a worker."""
         return self.batch_size if isinstance(self.batch_size, int) else self.batch_size[worker]
 
     @property
     def told_batch_size(self) -> int | list[int]:
-        """``batch_size`` as files state it."""
+        """``batch_size`` as JSON files have it: one number, or a list with one for each worker."""
         return self.batch_size if isinstance(self.batch_size, int) else list(self.batch_size)
 
     def batches(self, worker: int) -> int:
@@ -100,7 +100,7 @@ class SamplingPlan:
 
     @property
     def trained(self) -> int:
-        """Seed vertices of all batches of an epoch."""
+        """Number of seed vertices in all batches of an epoch."""
         return sum(min(len(mine), self.batches(w) * self.size_of(w)) for w, mine in enumerate(self.workers))
 
     def epoch(self, worker: int, epoch: int) -> "WorkerEpoch":

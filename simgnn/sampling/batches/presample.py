@@ -84,8 +84,8 @@ def check_free(folder: Path, option: str = "--out") -> None:
     check_output_folder(folder, option)
     if folder.is_dir() and any(folder.iterdir()) and _settings_in(folder) is None:
         raise ConfigError(
-            f"{option}: got {folder}, which is not empty and holds no presampled batches; expected a folder that is "
-            "new, empty or of simgnn sample: name another"
+            f"{option}: got {folder}, which is not empty and holds no presampled batches; expected a new or empty "
+            "folder, or one that simgnn sample wrote: name another"
         )
 
 
@@ -205,7 +205,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_totals(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file like :func:`write_json`, but keep a file of more ``epochs`` unchanged."""
+    """Write a JSON file like :func:`write_json`, but do not replace a file that covers more ``epochs``."""
     try:
         there = int(json.loads(path.read_text(encoding="utf-8"))["epochs"])
     except (OSError, ValueError, KeyError, TypeError):

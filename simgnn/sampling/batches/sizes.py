@@ -22,9 +22,9 @@ PLAIN = ("rows", "edges", "local", "hits", "training")
 
 @dataclass(frozen=True)
 class SampleRequests:
-    """Requests of every batch of a run, exact. ``asked``, ``returned`` int64 [hops, P, P, epochs, steps]: vertices that
-    a rank (first P) asks of another (second P) at a hop, and neighbours that come back; the diagonal is what ranks draw
-    of their own host's rows. A rank without a batch in a step asks for nothing, but answers."""
+    """Requests to draw neighbours, for every batch of a run. ``asked``, ``returned`` int64 [hops, P, P, epochs, steps]:
+    vertices whose neighbours one rank (first P) requests from another (second P), and neighbours returned; the diagonal
+    counts what ranks draw on their own host. A rank without a batch in a step requests nothing, but answers."""
 
     asked: IntArray
     returned: IntArray
@@ -35,12 +35,12 @@ class SampleRequests:
         return len(self.asked)
 
     def answering(self, hop: int) -> Route:
-        """Vertices asked for at ``hop`` (from 1), from the rank that answers to the one that asks: :data:`DEGREE_BYTES`
-        each, and :data:`ID_BYTES` the other way."""
+        """Route of answers to the vertices requested at ``hop`` (from 1), from answering to requesting rank:
+        :data:`DEGREE_BYTES` each. The requests go the other way, :data:`ID_BYTES` each."""
         return self._answers(self.asked[hop - 1])
 
     def returning(self, hop: int) -> Route:
-        """Neighbours, from the rank that answers to the one that asks; :data:`NEIGHBOUR_BYTES` each."""
+        """Route of the neighbours drawn at ``hop``, from answering to requesting rank: :data:`NEIGHBOUR_BYTES` each."""
         return self._answers(self.returned[hop - 1])
 
     def drawn(self, hop: int) -> tuple[IntArray, IntArray]:
@@ -49,7 +49,7 @@ class SampleRequests:
         return self.asked[hop - 1, ranks, ranks], self.returned[hop - 1, ranks, ranks]
 
     def _answers(self, dense: IntArray) -> Route:
-        """The route of answers to ``dense`` [asking, asked, epochs, steps], without what ranks draw themselves."""
+        """Build the route of answers from ``dense`` [requesting, answering, epochs, steps], without the diagonal."""
         sent = np.swapaxes(dense, 0, 1)
         source, target = np.nonzero(sent.any(axis=(2, 3)) & ~np.eye(len(sent), dtype=np.bool_))
         return Route(source.astype(np.int32), target.astype(np.int32), sent[source, target])
@@ -59,7 +59,7 @@ class SampleRequests:
 class CacheSizes:
     """Sizes of the caches of hot rows, one for each epoch and rank. ``rows`` int64 [P]: rows of a rank's largest cache;
     ``first``: route that fills the caches of epoch 0, from sender to receiver; ``pulled`` [pairs, epochs, steps]: rows
-    for the next epoch's cache that each step sends; ``kept`` int64 [P, epochs, steps]: rows copied from the present
+    that each step sends for the next epoch's cache; ``kept`` int64 [P, epochs, steps]: rows copied from the present
     cache."""
 
     rows: IntArray
@@ -78,13 +78,13 @@ class PartedSizes:
 
 @dataclass(frozen=True)
 class BatchSizes:
-    """Every batch of a run, int64 [P, epochs, steps] each; a rank without a batch in a step has zeros.
+    """Sizes of every batch of a run, int64 [P, epochs, steps] each; zeros for a rank without a batch in a step.
 
-    ``rows`` [hops + 1, ...]: after each hop, entry 0 the seed vertices; ``edges`` [hops, ...]; of its input rows those
-    in the memory of its host (``local``) and in the cache (``hits``); ``pulled``: the others, [pairs, epochs, steps]
-    from the rank that sends to the one that needs. ``cache``: None without hot rows. ``training`` int64 [P]: training
-    vertices of each rank. ``locality``: float64 [P, bins] by the names of tables of ``PartitionStats``, of one batch a
-    rank. ``parted``: None where each rank draws alone.
+    ``rows`` [hops + 1, ...]: rows after each hop (entry 0: seed vertices); ``edges`` [hops, ...]: drawn edges;
+    ``local``, ``hits``: input rows in the memory of the host, and in the cache; ``pulled``: the others, [pairs, epochs,
+    steps] by sending and receiving rank. ``cache``: None without hot rows. ``training`` int64 [P]: training vertices of
+    each rank. ``locality``: reuse profiles of one batch of each rank, float64 [P, bins] by table name. ``parted``: None
+    unless ranks request neighbours from other hosts.
     """
 
     rows: IntArray

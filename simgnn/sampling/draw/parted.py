@@ -31,8 +31,7 @@ class Drawn:
 @dataclass(frozen=True)
 class Reply:
     """Reply of a host to requests. ``degrees`` int32 [k]: number of drawn neighbours of each requested vertex;
-    ``neighbours`` int64: their global ids, vertex by vertex; ``lengths`` int64 [requesters]: number of neighbours for
-    each."""
+    ``neighbours`` int64: their global ids, vertex by vertex; ``lengths`` int64 [requesters]: neighbours for each."""
 
     degrees: NDArray[np.int32]
     neighbours: IntArray
@@ -57,8 +56,8 @@ class HostStructure:
 
     @classmethod
     def of(cls, csr: CSR, owner: NDArray[np.int32], serving: Serving, host: int) -> "HostStructure":
-        """Cut the structure out of the whole graph, which may be memory-mapped; ``owner`` int32 [V], ranks. Needs 16
-        bytes a vertex of the graph besides."""
+        """Extract a host's structure from the whole graph, which may be memory-mapped; ``owner`` int32 [V], ranks.
+        Needs another 16 bytes per vertex of the graph."""
         hosts = np.array(serving.hosts, np.int32)[np.asarray(owner)]
         maps = IdMaps.of(hosts, serving.parts)
         (part,) = relabelled_parts(csr, hosts, maps, (host,))
@@ -90,8 +89,8 @@ class HostStructure:
         return gids, np.searchsorted(self.node_map, gids, side="right") - 1
 
     def draw(self, lids: IntArray, runs: Iterable[tuple[int, int]], hop: int, fanout: int) -> Drawn:
-        """Draw at most ``fanout`` neighbours (-1: all) of core vertices ``lids`` int64 [n]. ``runs``: consecutive
-        (number of vertices, batch seed)."""
+        """Draw at most ``fanout`` neighbours (-1: all) of core vertices ``lids`` int64 [n]. ``runs``: (n, batch seed)
+        for each next n vertices that belong to one batch."""
         part = self.part
         bounds = np.empty(len(lids) + 1, np.int64)
         found = np.empty(count_choices(part.indptr, lids, fanout, bounds), part.indices.dtype)
@@ -103,8 +102,8 @@ class HostStructure:
         return Drawn(bounds, found)
 
     def serve(self, lids: IntArray, counts: Sequence[int], seeds: Sequence[int], hop: int, fanout: int) -> Reply:
-        """Draw for requesters: the first ``counts[0]`` of ``lids`` int64 [k] under ``seeds[0]``, and so on. Raises
-        :class:`GraphError` for a vertex that this host does not hold."""
+        """Draw neighbours for requesters: the first ``counts[0]`` of the vertices ``lids`` int64 [k] with the batch
+        seed ``seeds[0]``, and so on. Raises :class:`GraphError` for a vertex that this host does not hold."""
         part = self.part
         if len(lids) and not 0 <= int(lids.min()) <= int(lids.max()) < part.core:
             raise GraphError(
@@ -143,10 +142,10 @@ def structure_bytes(csr: CSR, owner: NDArray[np.int32], serving: Serving) -> Int
 
 @dataclass(frozen=True)
 class Asked:
-    """A frontier divided by the rank that draws. ``here`` int64: positions of vertices whose rows this host holds,
-    ``lids`` their local ids; ``away`` int64 [k]: positions of the others, grouped by the rank that is asked; ``wanted``
-    int64 [k]: their local ids there; ``counts`` int64 [P]: vertices asked of each rank; ``hosts`` int64 [M]: vertices
-    of each host."""
+    """A batch's frontier, divided by the rank that draws. ``here`` int64: positions in it of vertices whose rows this
+    host holds, ``lids`` their local ids; ``away`` int64 [k]: positions of the others, grouped by the rank asked;
+    ``wanted`` int64 [k]: their local ids on its host; ``counts`` int64 [P]: number of them by rank; ``hosts`` int64
+    [M]: all vertices by host."""
 
     here: IntArray
     lids: IntArray
@@ -157,11 +156,11 @@ class Asked:
 
 
 class Requester(Assembly):
-    """Batches of one rank, one at a time: :meth:`begin`; for each hop :meth:`ask`, :meth:`draw` and :meth:`stitch`; at
-    last :meth:`batch`, which gives what a sampler of the whole graph gives. Nothing is sent here.
+    """Builds batches of one rank, one at a time: call :meth:`begin`; each hop :meth:`ask`, :meth:`draw`,
+    :meth:`stitch`; finally :meth:`batch`, which equals that of a sampler of the whole graph. The caller sends requests.
 
     ``servers`` int64 [M]: the rank that serves each partition to this one (:attr:`Serving.servers`), of ``ranks`` in
-    all. Keeps (hops + 1) * V / 4 bytes beside the structure.
+    all. Uses (hops + 1) * V / 4 bytes beside the structure.
     """
 
     def __init__(self, structure: HostStructure, servers: IntArray, ranks: int, fanouts: Sequence[int]) -> None:
@@ -172,8 +171,8 @@ class Requester(Assembly):
         self._seed = 0
 
     def begin(self, seeds: NDArray[Any], batch_seed: int = 0) -> None:
-        """Begin a batch of vertices ``seeds`` [n] of any host. Raises :class:`GraphError` where some are no vertices or
-        not different."""
+        """Begin a batch with the seed vertices ``seeds`` [n], of any host. Raises :class:`GraphError` for invalid or
+        repeated ids."""
         super().begin(seeds)
         self._seed = batch_seed
 
@@ -200,8 +199,8 @@ class Requester(Assembly):
         return self.structure.draw(asked.lids, runs, self.hop, self.fanouts[self.hop - 1])
 
     def stitch(self, asked: Asked, drawn: Drawn, degrees: NDArray[np.int32], neighbours: IntArray) -> None:
-        """End the hop with the answers: ``degrees`` int32 [k] and the gids ``neighbours`` int64 [their sum] of what was
-        asked for, in its order. Raises :class:`GraphError` for answers that are not of this graph."""
+        """End the hop: ``drawn`` on this host, and the answers to its requests, in their order: ``degrees`` int32 [k]
+        and gids ``neighbours`` int64 [sum of degrees]. Raises :class:`GraphError` for answers that do not fit."""
         structure = self.structure
         starts = np.concatenate(([0], np.cumsum(degrees, dtype=np.int64)))
         vertices = len(structure.new2old)
@@ -210,9 +209,9 @@ class Requester(Assembly):
             len(neighbours) and not 0 <= int(neighbours.min()) <= int(neighbours.max()) < vertices
         ):
             raise GraphError(
-                f"hop {self.hop}: {len(asked.away)} vertices were asked for; the answers are {len(degrees)} degrees "
-                f"that add up to {starts[-1]}, and {len(neighbours)} neighbours, not all of 0..{vertices - 1}: the "
-                "ranks have different partitions; prepare the run again"
+                f"hop {self.hop}: neighbours of {len(asked.away)} vertices were asked for; got {len(degrees)} degrees "
+                f"(sum {starts[-1]}) and {len(neighbours)} neighbours; expected a degree for each vertex and as "
+                f"many ids 0..{vertices - 1} as their sum: the ranks have different partitions; prepare the run again"
             )
         bounds = np.zeros(len(asked.here) + len(asked.away) + 1, np.int64)
         bounds[1:][asked.here] = np.diff(drawn.bounds)

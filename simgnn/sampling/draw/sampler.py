@@ -1,7 +1,7 @@
 """Assembles a mini-batch from seed vertices: blocks of sampled edges, and the bits that mark which vertices it holds.
 
 The bits deduplicate vertices without a sort and without a table of all vertices. ``marks`` uint64 [hops + 1, words, 2]:
-in column 0, bit v % 64 of word v // 64 of row h says that hop h brought in vertex v (row 0: the seeds); column 1 is the
+in column 0, bit v % 64 of word v // 64 of row h says that hop h added vertex v (row 0: the seeds); column 1 is the
 position in the batch of the first vertex of that word. Positions of a hop's new vertices, ascending by id, are prefix
 sums of the bits: 16 bytes for 64 vertices stay in the processor's cache, where a table of positions would not.
 """
@@ -29,14 +29,14 @@ _S32 = np.uint64(32)
 
 @njit(cache=True, nogil=True, inline="always")
 def _below(bits: Any, bound: Any) -> Any:
-    """Return a number of 0..bound-1: the high 64 bits of ``bits * bound``, for ``bound`` below 2**32."""
+    """Map 64 random bits to 0..bound-1: the high 64 bits of ``bits * bound``, for ``bound`` below 2**32."""
     return ((bits >> _S32) * bound + (((bits & _LOW) * bound) >> _S32)) >> _S32
 
 
 @njit(cache=True, nogil=True)
 def count_choices(indptr: Any, frontier: Any, fanout: Any, bounds: Any) -> Any:
-    """Write prefix sums of each row's number of choices to ``bounds`` [rows + 1]; return the total. ``fanout`` < 0:
-    all."""
+    """Write prefix sums of the number of neighbours to choose for each vertex of ``frontier`` to ``bounds`` [rows + 1];
+    return the total. ``fanout`` < 0: all."""
     total = np.int64(0)
     bounds[0] = 0
     for row in range(len(frontier)):
@@ -51,8 +51,8 @@ def count_choices(indptr: Any, frontier: Any, fanout: Any, bounds: Any) -> Any:
 def _choose_row(
     indices: Any, first: Any, degree: Any, vertex: Any, state: Any, turn: Any, chosen: Any, begin: Any, end: Any
 ) -> None:
-    """Write ``end - begin`` of the ``degree`` entries of ``indices`` from ``first`` on to ``chosen[begin:end]``, in
-    their order; ``vertex``, the row's id in the whole graph, is what the draws depend on."""
+    """Choose ``end - begin`` of the ``degree`` entries of ``indices`` from ``first`` on at random, and write them in
+    their order to ``chosen[begin:end]``. The choice depends on ``vertex``, the row's id in the whole graph."""
     count = end - begin
     if count == degree:
         for k in range(count):
@@ -111,7 +111,7 @@ def choose_in_part(
 
 @njit(cache=True, nogil=True, inline="always")
 def _insert(positions: Any, begin: Any, end: Any, drawn: Any, last: Any) -> None:
-    """Insert ``drawn`` into ascending ``positions[begin:end]``, or, if it is there, ``last``, which exceeds all."""
+    """Insert ``drawn`` into ascending ``positions[begin:end]``; if present, append ``last``, greater than all."""
     place = end
     while place > begin and positions[place - 1] > drawn:
         place -= 1
@@ -130,8 +130,8 @@ MOST_EDGES = 2**31 - 1
 @dataclass(frozen=True)
 class Block:
     """The sampled edges of one hop, by destination: ``indptr`` int32 [destinations + 1]; ``sources`` int32 [edges],
-    positions in the batch's ``vertices``. Destination k is position k, so the first rows of a block's sources are its
-    destinations."""
+    positions in the batch's ``vertices``. Destination k is position k, so a block's destinations are also the first of
+    its source rows."""
 
     indptr: NDArray[np.int32]
     sources: NDArray[np.int32]
@@ -141,7 +141,7 @@ class Block:
 class Batch:
     """A mini-batch. ``vertices`` [m], the ids of its input rows: seeds in their order, then the new ones of each hop,
     ascending. ``sizes`` int64 [hops + 1]: the first ``sizes[h]`` are the rows after hop h; ``blocks[h - 1]`` is hop h.
-    Layer l of L uses block L - l."""
+    Layer l of L uses ``blocks[L - l]``."""
 
     vertices: IndexArray
     sizes: NDArray[np.int64]
@@ -154,9 +154,9 @@ class Batch:
 
 
 class Assembly:
-    """Makes batches, one at a time, of the neighbours that their hops chose: call :meth:`begin`; for each hop fill
-    :meth:`room`, set the bits of its content in :attr:`marks` and call :meth:`extend`; at last :meth:`batch`. ``ids``:
-    type of the graph's ids. Keeps (hops + 1) * V / 4 bytes."""
+    """Builds batches, one at a time, from neighbours that the caller chooses: call :meth:`begin`; for each hop write
+    them to the array of :meth:`room`, set their bits in :attr:`marks` and call :meth:`extend`; finally :meth:`batch`.
+    ``ids``: dtype of vertex ids. Uses (hops + 1) * V / 4 bytes."""
 
     def __init__(self, vertices: int, hops: int, ids: Any) -> None:
         self.vertices = vertices
@@ -169,7 +169,7 @@ class Assembly:
         self._blocks: list[Block] = []
 
     def begin(self, seeds: NDArray[Any]) -> None:
-        """Begin a batch of ``seeds`` [n]. Raises :class:`GraphError` where some are no vertices or not different."""
+        """Begin a batch of ``seeds`` [n]. Raises :class:`GraphError` for invalid or repeated ids."""
         self._marks[:] = 0
         if len(seeds) and not 0 <= int(seeds.min()) <= int(seeds.max()) < self.vertices:
             raise GraphError(f"seeds: expected vertices 0..{self.vertices - 1}, got {seeds.min()}..{seeds.max()}")
@@ -184,7 +184,7 @@ class Assembly:
 
     @property
     def hop(self) -> int:
-        """The next hop, from 1."""
+        """Number of the next hop, from 1."""
         return len(self._blocks) + 1
 
     @property
@@ -194,7 +194,7 @@ class Assembly:
         return found
 
     def room(self, edges: int) -> Any:
-        """An empty array for the neighbours of the frontier. Raises :class:`GraphError` for 2**31 edges or more."""
+        """Allocate the array of chosen neighbours of a hop. Raises :class:`GraphError` for 2**31 edges or more."""
         if edges > MOST_EDGES:
             raise GraphError(
                 f"batching.fanouts: hop {self.hop} of a batch would draw {edges} edges, expected at most {MOST_EDGES}: "
@@ -203,7 +203,7 @@ class Assembly:
         return np.empty(edges, self.ids)
 
     def extend(self, bounds: NDArray[np.int64], chosen: Any) -> None:
-        """End the hop: row k of the frontier has the neighbours ``chosen[bounds[k]:bounds[k + 1]]``."""
+        """End the hop: the chosen neighbours of vertex k of the frontier are ``chosen[bounds[k]:bounds[k + 1]]``."""
         hop = self.hop
         fresh = np.empty(settle(self._marks, hop, len(self.frontier)), self.ids)
         list_marked(self._marks, hop, fresh)
@@ -214,16 +214,16 @@ class Assembly:
         self._sizes.append(len(self.frontier))
 
     def batch(self) -> Batch:
-        """Return the finished batch and forget it."""
+        """Return the finished batch and drop all references to it."""
         made = Batch(self.frontier, np.array(self._sizes, np.int64), tuple(self._blocks))
         self.frontier, self._places, self._blocks = self.frontier[:0].copy(), self._places[:0].copy(), []
         return made
 
 
 class Sampler:
-    """Samples batches of one graph, one thread at a time. ``fanouts``: most neighbours of a vertex, by hop from the
-    seeds; -1 for all. Each hop expands all vertices of the batch, also those of earlier hops. Keeps (hops + 1) * V / 4
-    bytes."""
+    """Samples batches of one graph, for one thread at a time. ``fanouts``: maximum number of neighbours of a vertex, by
+    hop from the seeds; -1 for all. Each hop expands all vertices of the batch, also those of earlier hops. Uses (hops +
+    1) * V / 4 bytes."""
 
     def __init__(self, csr: CSR, fanouts: Sequence[int]) -> None:
         self.fanouts = tuple(fanouts)
@@ -232,9 +232,9 @@ class Sampler:
         self._assembly = Assembly(csr.rows, len(self.fanouts), self._indices.dtype)
 
     def sample(self, seeds: NDArray[Any], batch_seed: int) -> Batch:
-        """The batch of ``seeds``, different vertices [n]: a pure function of the graph's rows and the arguments.
-        ``batch_seed``: see :func:`simgnn.sampling.draw.seeds.batch_seed`. Raises :class:`GraphError` for seeds that are
-        no vertices or not different, and for a block of 2**31 edges or more."""
+        """Sample the batch of distinct ``seeds`` [n]: a pure function of the graph's rows and the arguments.
+        ``batch_seed``: see :func:`simgnn.sampling.draw.seeds.batch_seed`. Raises :class:`GraphError` for invalid or
+        repeated seeds, and for a block of 2**31 edges or more."""
         assembly, seed = self._assembly, np.uint64(batch_seed)
         assembly.begin(seeds)
         for hop, fanout in enumerate(self.fanouts, start=1):
@@ -255,7 +255,7 @@ def mark(marks: Any, vertices: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def settle(marks: Any, hop: Any, start: Any) -> Any:
-    """Remove vertices of earlier rows from row ``hop``, number the rest from ``start``, and return how many remain."""
+    """Remove vertices of earlier hops from row ``hop``, number the rest from ``start``, and return how many remain."""
     total = np.int64(start)
     for word in range(marks.shape[1]):
         fresh = marks[hop, word, 0]
@@ -283,7 +283,7 @@ def list_marked(marks: Any, hop: Any, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def rank_seeds(marks: Any, seeds: Any, places: Any) -> None:
-    """Write to ``places`` the position in the batch of the k-th seed by id; seeds keep their own order."""
+    """Write to ``places[k]`` the position in the batch of the seed with the k-th lowest id; seeds keep their order."""
     for place in range(len(seeds)):
         seed = seeds[place]
         bit = _ONE << np.uint64(seed & 63)
@@ -293,7 +293,7 @@ def rank_seeds(marks: Any, seeds: Any, places: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def number(marks: Any, hop: Any, vertices: Any, places: Any, out: Any) -> None:
-    """Write to ``out`` the position in the batch of each of ``vertices``, all of which rows 0..hop hold."""
+    """Write to ``out`` the position in the batch of each of ``vertices``, which rows 0..hop must contain."""
     for k in range(len(vertices)):
         vertex = vertices[k]
         word = vertex >> 6
@@ -307,8 +307,8 @@ def number(marks: Any, hop: Any, vertices: Any, places: Any, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def put_chosen(rows: Any, starts: Any, found: Any, ids: Any, bounds: Any, chosen: Any, marks: Any) -> None:
-    """Copy the neighbours ``found[starts[k]:starts[k + 1]]`` of some rows, translated by ``ids``, to ``chosen`` from
-    ``bounds[rows[k]]`` on, and set their bits in ``marks`` uint64 [words, 2]."""
+    """Copy the neighbours ``found[starts[k]:starts[k + 1]]`` of ``rows[k]``, as ids of the whole graph by ``ids``, to
+    ``chosen`` from ``bounds[rows[k]]`` on, and set their bits in ``marks`` uint64 [words, 2]."""
     for k in range(len(rows)):
         at = bounds[rows[k]]
         for place in range(starts[k], starts[k + 1]):

@@ -1,15 +1,15 @@
-"""Lists of the rows that are fetched in an epoch: how each batch's input rows come together, and what each rank sends.
+"""Lists of the rows that are fetched in an epoch: where each batch gets its input rows, and what each rank sends.
 
-A *gather plan* on disk is one artefact for each worker and epoch: ``index`` int64 [batches * (2 + P)] (of each batch:
-local rows, hits, rows pulled from each rank), and flat arrays that fall into batches by prefix sums of it. ``hot`` (ids
-by slot), ``hot_rows`` and ``hot_senders`` say what fills the cache.
+A *gather plan* on disk is one artefact for each worker and epoch: ``index`` int64 [batches * (2 + P)] (for each batch:
+numbers of local rows, of cache hits, and of rows pulled from each rank), and flat arrays in which prefix sums of these
+numbers are the offsets of batches. ``hot`` (ids by slot), ``hot_rows`` and ``hot_senders`` say what fills the cache.
 
 *Serve lists* are one artefact for each sending rank and epoch, so that no requests travel while training runs.
-``index`` int64 [steps * P]: rows for each requester at each step; ``rows``: which they are in the memory of the
-sender's host, step after step, requester after requester, each in the order that its gather plan expects.
-``exchanged`` uint8 [steps]: whether anybody sends anybody a row; it is the same for all ranks, so that all skip an
-empty exchange together. ``cache_index`` int64 [P], ``cache_rows``, ``cache_slots``: what fills the requesters'
-caches, requester after requester, slots ascending.
+``index`` int64 [steps * P]: number of rows for each requester at each step; ``rows``: their row numbers on the sender's
+host, step after step, requester after requester, each in the order that its gather plan expects. ``exchanged`` uint8
+[steps]: whether any rank sends a row; it is the same for all ranks, so that all skip an empty exchange together.
+``cache_index`` int64 [P], ``cache_rows``, ``cache_slots``: what fills the requesters' caches, requester after
+requester, slots ascending.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,9 +54,9 @@ class Gather:
 def gather(
     vertices: NDArray[Any], sources: Sources, ranking: Ranking | None, hot_rows: int, rows: IndexArray
 ) -> Gather:
-    """The plan for a batch's input ``vertices`` [m] with a cache of ``hot_rows`` (``ranking`` None: no cache); ``rows``
-    [V]: row of each vertex on its host. Source: RapidGNN (docs/systems/rapidgnn.md). Deviation: rows are in order of
-    the rank that sends them, which is the owner where a host has one rank."""
+    """Plan where a batch gets its input ``vertices`` [m], with a cache of ``hot_rows`` (``ranking`` None: no cache);
+    ``rows`` [V]: row of each vertex on its host. Source: RapidGNN (docs/systems/rapidgnn.md). Deviation: rows are in
+    order of the rank that sends them, which is the owner where a host has one rank."""
     senders = sources.of(vertices)
     far = senders != sources.worker
     local, remote = np.flatnonzero(~far), np.flatnonzero(far)
@@ -153,7 +153,7 @@ class GatherPart(OpenedArtifact):
         return Gather(**lists, counts=self._index[number, 2:])
 
     def pulled_from(self, number: int, sender: int) -> IndexArray:
-        """Rows, on its host, that ``sender`` sends for batch ``number``, in the order of the plan."""
+        """Row numbers, on its host, of what ``sender`` sends for batch ``number``, in the order of the plan."""
         first = int(self._starts["pulls"][number]) + int(self._index[number, 2 : 2 + sender].sum())
         return self._lists["pulled_rows"][first : first + int(self._index[number, 2 + sender])]
 
@@ -177,8 +177,8 @@ SERVED = "serve lists"
 
 
 def write_served(gathers: Sequence[GatherPart], sender: int, steps: int, writer: ArtifactWriter) -> Mapping[str, int]:
-    """Write the serve lists of ``sender`` for an epoch, from the gather plans of all ranks, in rank order; returns sums
-    of rows. Source: RapidGNN (docs/systems/rapidgnn.md): all serve lists together are what all plans pull."""
+    """Write the serve lists of ``sender`` for an epoch, from the gather plans of all ranks, in rank order; returns row
+    counts. Source: RapidGNN (docs/systems/rapidgnn.md): all serve lists together have the rows that all plans pull."""
     index = np.zeros((steps, len(gathers)), np.int64)
     exchanged = np.zeros(steps, np.bool_)
     for requester, plan in enumerate(gathers):
@@ -212,7 +212,7 @@ class ServePart(OpenedArtifact):
         return self.folder.array("exchanged").astype(np.bool_)
 
     def rows(self, step: int) -> IndexArray:
-        """Rows to send at ``step``, requester after requester as ``index[step]`` counts them."""
+        """Rows to send at ``step``, by requester; ``index[step]`` has the number for each."""
         return self._rows[self._starts[step] : self._starts[step + 1]]
 
     def cache(self, requester: int) -> tuple[IndexArray, NDArray[np.int32]]:

@@ -3,7 +3,7 @@ cache of hot rows of the next epoch is filled while an epoch runs.
 
 A folder ``hot-N`` beside the batches (``hot-N-of-E-epochs`` where hot rows are counted in a whole run) holds
 ``epoch-E/gather-R`` and ``epoch-E/serve-R`` for N hot rows and, at last, ``fetches.json`` with digest and totals. It is
-a pure function of the batches' settings, the hosts, N, and the run's epochs where they count.
+a pure function of the batches' settings, the hosts, N, and, if it is in the folder's name, E.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class FetchPlan:
-    """A fetch plan on disk. ``made``, ``reused``: artefacts that this call made or found; ``digest``: of all."""
+    """A fetch plan on disk. ``made``, ``reused``: how many artefacts this call wrote, or found; ``digest``: of all."""
 
     path: Path
     epochs: int
@@ -80,10 +80,10 @@ def plan_fetches(
     """Plan the fetches of epochs 0..epochs-1, whose batches of all ranks lie in ``folder``; plans that exist are kept.
 
     ``source``: digest of graph and partition, as the batches were made with; ``rank_hosts`` int64 [P]; ``whole_run``:
-    hot rows are counted in the batches of all epochs, so that a plan of more epochs is another one. Contents do not
-    depend on ``threads``. ``done`` receives how many of the 2 * P * epochs artefacts exist. In memory are 4 or 8 bytes
-    a vertex (40 while rows are numbered), one ranking and a few batches. Raises :class:`ConfigError` for missing or
-    other batches.
+    hot rows are counted in the batches of all epochs, so that the plan depends on the number of epochs. Contents do not
+    depend on ``threads``. ``done`` receives how many of the 2 * P * epochs artefacts exist. Memory: 4 or 8 bytes a
+    vertex (40 while rows are numbered), one ranking and a few batches. Raises :class:`ConfigError` for batches that are
+    missing or have other settings.
     """
     place = folder / (f"hot-{hot_rows}-of-{epochs}-epochs" if whole_run else f"hot-{hot_rows}")
     rows = rows_on_hosts(np.asarray(plan.owner), rank_hosts)
@@ -141,16 +141,16 @@ def _path(place: Path, epoch: int, kind: str, rank: int) -> Path:
 
 @dataclass(frozen=True)
 class Pieces:
-    """The pieces in which a cache is filled, by slot. ``step`` int64 [n]: the step that fills the slot; ``kept`` bool
-    [n]: whether the row is copied from the cache before."""
+    """How training steps fill the next epoch's cache, each a piece, by slot. ``step`` int64 [n]: the step that fills
+    the slot; ``kept`` bool [n]: whether its row is copied from the present cache, not pulled from another host."""
 
     step: IntArray
     kept: NDArray[np.bool_]
 
     @classmethod
     def of(cls, hot: NDArray[Any], before: NDArray[Any], steps: int, only_new: bool) -> "Pieces":
-        """Divide the cache ``hot`` [n] (ids by slot) into pieces; ``before`` [m] is the cache before. ``only_new``:
-        copy rows that are in both."""
+        """Divide the cache ``hot`` [n] (ids by slot) into pieces; ``before`` [m]: cache of the previous epoch.
+        ``only_new``: copy rows that are in both."""
         size = -(-len(hot) // steps)
         kept = np.isin(hot, before) if only_new else np.zeros(len(hot), np.bool_)
         return cls(np.arange(len(hot)) // max(size, 1), kept)
@@ -168,10 +168,10 @@ class Pieces:
 
 @dataclass(frozen=True)
 class Refill:
-    """What fills the cache of one rank, piece after piece. ``slots`` int64 [k]: slots that are pulled, in each piece
-    sender after sender, slots ascending; ``rows`` [k]: their rows on the senders' hosts; ``senders`` int64 [k].
-    ``kept`` int64 [c] slots are copied from the slots ``kept_from`` int64 [c] of the present cache. ``pulled_bounds``,
-    ``kept_bounds`` int64 [T + 1]: where pieces begin."""
+    """The rows that fill the next cache of one rank, a piece each step. ``slots`` int64 [k]: slots of rows that other
+    hosts send, by (piece, sender, slot); ``rows`` [k]: row numbers on the senders' hosts; ``senders`` int64 [k].
+    ``kept`` int64 [c]: slots of rows copied from the slots ``kept_from`` int64 [c] of the present cache.
+    ``pulled_bounds``, ``kept_bounds`` int64 [T + 1]: first index of each piece, and the end."""
 
     slots: IntArray
     rows: NDArray[Any]
@@ -182,15 +182,15 @@ class Refill:
     kept_bounds: IntArray
 
     def pulled(self, step: int) -> slice:
-        """The pulled slots of a step's piece."""
+        """The part of ``slots`` that a step fills."""
         return slice(int(self.pulled_bounds[step]), int(self.pulled_bounds[step + 1]))
 
     def copied(self, step: int) -> slice:
-        """The kept slots of a step's piece."""
+        """The part of ``kept`` that a step fills."""
         return slice(int(self.kept_bounds[step]), int(self.kept_bounds[step + 1]))
 
     def of_sender(self, step: int, sender: int) -> NDArray[Any]:
-        """Rows, on its host, that a sender sends in a step, in the order that the requester expects."""
+        """Row numbers, on its host, of what a sender sends in a step, in the order that the requester expects."""
         piece = self.pulled(step)
         return np.asarray(self.rows[piece][self.senders[piece] == sender])
 
@@ -215,13 +215,14 @@ def refill(coming: GatherPart, present: GatherPart | None, steps: int) -> Refill
 
 
 def refill_of(fetches: FetchPlan, epoch: int, rank: int, steps: int, delta: bool) -> Refill:
-    """Plan how a rank's cache of ``epoch`` is filled in the epoch before; epoch 0's before training (``steps`` = 1)."""
+    """Plan how a rank's cache of ``epoch`` is filled in the epoch before, or, for epoch 0, before training (``steps`` =
+    1). ``delta``: copy rows that the present cache has."""
     present = fetches.hot(epoch - 1, rank) if delta and epoch else None
     return refill(fetches.hot(epoch, rank), present, steps)
 
 
 def _places(held: NDArray[Any], wanted: NDArray[Any]) -> IntArray:
-    """Position of each of ``wanted`` [n] in ``held`` [k], which has all of them once: int64 [n]."""
+    """Position of each of ``wanted`` [n] in ``held`` [k], which contains each exactly once: int64 [n]."""
     order = np.argsort(held, kind="stable")
     return order[np.searchsorted(held[order], wanted)]
 

@@ -1,4 +1,4 @@
-"""Sizes of presampled batches, the rows that they pull from other hosts, and the requests of drawing over hosts."""
+"""Sizes of presampled batches, the rows that they pull from other hosts, and their requests for neighbours."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,9 +46,9 @@ def batch_sizes(
     whole_run: bool = False,
     done: Done = lambda parts: None,
 ) -> BatchSizes:
-    """Read the batches of epochs 0..epochs-1 of all ranks in ``folder``. ``rank_hosts`` int64 [P]; ``only_new``: caches
-    pull only what the one before lacks; ``whole_run``: each rank fills one cache, once. Memory: one ranking, and P
-    * P * epochs * steps numbers. Raises :class:`ConfigError` for missing batches."""
+    """Read the sizes of all ranks' batches of epochs 0..epochs-1 in ``folder``. ``rank_hosts`` int64 [P]; ``only_new``:
+    a cache pulls only rows that the previous one lacks; ``whole_run``: each rank fills one cache, once. Memory: one
+    ranking, and P * P * epochs * steps numbers. Raises :class:`ConfigError` for missing batches."""
     ranks, hops = plan.ranks, len(plan.fanouts)
     shape = (ranks, epochs, plan.steps)
     rows, edges = np.zeros((hops + 1, *shape), np.int64), np.zeros((hops, *shape), np.int64)
@@ -90,7 +90,7 @@ def distinct_remote_rows(plan: SamplingPlan, folder: Path, rank_hosts: IntArray,
 
 
 def _profiles(part: Part, hops: int) -> dict[str, NDArray[np.float64]]:
-    """Reuse of rows in the sums over the blocks of the batch in the middle of the epoch, by hop and direction."""
+    """Compute :func:`reuse_profile` of each block, and its transpose, of the batch in the middle of the epoch."""
     names = [f"locality/blocks/{hop}" for hop in range(1, hops + 1)]
     if not len(part):
         return {f"{name}/{direction}": np.zeros(BINS) for name in names for direction in ("forward", "backward")}
@@ -104,13 +104,13 @@ def _profiles(part: Part, hops: int) -> dict[str, NDArray[np.float64]]:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What all batches of ``epochs`` epochs pull, for each of S numbers of hot rows ``sizes``, ascending.
+    """Rows that all batches of ``epochs`` epochs pull from other hosts, for each of S cache ``sizes``, ascending.
 
     ``pulled`` int64 [S, P, P]: rows that a rank (row) receives from another (column) for its batches; ``cached`` int64
-    [S, P, P]: the same for its caches, a new one each epoch (``whole_run``: one, counted in all of its batches),
-    complete or (``only_new``) what the one before it lacks; ``slots`` int64 [S, P]: rows of a rank's largest cache;
+    [S, P, P]: the same for filling its caches, a new one each epoch (``whole_run``: one for the run), with all rows or
+    (``only_new``) those that the previous cache lacks; ``slots`` int64 [S, P]: rows of a rank's largest cache;
     ``largest`` int64 [P]: input rows of its largest batch; ``rounds`` int64 [S]: training steps, of ``steps`` in all,
-    that exchange rows. ``curve`` holds the sums for every other size.
+    that exchange rows. ``curve``: sums over ranks for any size.
     """
 
     epochs: int

@@ -54,9 +54,9 @@ class Sources:
 class Ranking:
     """The rows of other hosts that a worker needs in an epoch, or in a run, and how often.
 
-    ``vertices`` [U], ascending; ``counts`` int32 [U]: batches that need each. The *order* is by falling count, ties by
-    ascending id; a cache of n hot rows holds the first n of it, each in the slot of its place. Source: RapidGNN, hot
-    set (docs/systems/rapidgnn.md); ties are our decision.
+    ``vertices`` [U], ascending; ``counts`` int32 [U]: batches that need each. The *order* is by descending count, ties
+    by ascending id; a cache of n hot rows holds the first n, in slots 0..n-1. Source: RapidGNN, hot set
+    (docs/systems/rapidgnn.md); ties are our decision.
     """
 
     vertices: IndexArray
@@ -102,9 +102,9 @@ class Ranking:
 def rankings(
     part_of: Callable[[int], Part], epochs: int, sources: Sources, whole_run: bool
 ) -> Callable[[Part], Ranking]:
-    """The function from a worker's batches of an epoch to the ranking by which their cache is chosen: that of the
-    epoch, or with ``whole_run`` that of all ``epochs``, which ``part_of`` opens when the first is asked for. Source:
-    RapidGNN, hot set (docs/systems/rapidgnn.md); which of the two the paper means is open."""
+    """Return the function that maps a worker's batches of an epoch to the ranking that decides what is cached: of the
+    epoch, or with ``whole_run`` of all ``epochs``, which ``part_of`` opens at the first call. Source: RapidGNN, hot set
+    (docs/systems/rapidgnn.md); the paper leaves open which of the two it means."""
     if not whole_run:
         return lambda part: Ranking.of_part(part, sources)
     of_run = cache(lambda: Ranking.of_run(map(part_of, range(epochs)), sources))
@@ -115,7 +115,7 @@ def rankings(
 class HitCurve:
     """The number of rows that a cache of any size saves, exact, summed over all rankings by which caches are filled.
     ``uses`` int64 [n]: batches that need the row at each place of its ranking; ``rankings`` int64 [n]: number of
-    rankings that reach that place. A batch needs a row once, so a cache of n rows hits the first n uses."""
+    rankings that reach that place. A cache of n rows has ``uses[:n].sum()`` hits."""
 
     uses: IntArray
     rankings: IntArray
@@ -150,5 +150,5 @@ class HitCurve:
 
     @property
     def enough(self) -> int:
-        """The fewest hot rows that minimise the rows pulled by batches and caches; one batch needs any further row."""
+        """The fewest rows of a cache that minimise the total of rows pulled, for batches and to fill caches."""
         return int(np.count_nonzero(self.uses > self.rankings))
