@@ -1,9 +1,9 @@
 """``python -m tools.fit_nccl GPU``: fits the collectives of a profile to measured NCCL tables, or prints held-out
 errors.
 
-The printed entries are :class:`simgnn.hardware.profile.communication.Collective`. A law describes what all rank counts
-share, and one curve for each table the rest. Rank counts without a table use the mean of the curves; leaving out the
-tables of a rank count shows the error of that.
+The printed entries are :class:`simgnn.hardware.profile.communication.Collective`. A law describes what is the same for
+all rank counts, and one curve for each table the rest. Rank counts without a table use the mean of these curves; how
+good that is shows when the tables of a rank count are left out.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def fit_machine(tables: Sequence[Table], gpu: str, across_hosts: bool) -> Fitted
 
 
 def with_carried_spread(entries: Sequence[Collective], tables: Sequence[Table], scope: str) -> list[Collective]:
-    """Add to entries of several rank counts their spread at other counts, by size: the errors on left-out tables."""
+    """Add to entries of several rank counts their spread at rank counts without a table: errors on left-out tables."""
     mine = [table for table in tables if (table.collective, table.scope) == ("all_reduce", scope)]
     if len({table.ranks for table in mine}) < 2:
         return list(entries)

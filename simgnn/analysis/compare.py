@@ -1,9 +1,9 @@
 """Compare a prediction with a run: join two traces on (rank, epoch, step, op_id), and list what limits the comparison.
 
-Metrics of an op (:func:`op_times`): an op that is not a group call has compute = ended - issued. A group call
-(exchange, fetch, broadcast, allreduce, allgather, barrier) starts with the latest issue of its group; it has wait =
-started - issued and transfer = ended - started. Copies between host and device, peer reads, and copies within a rank on
-a stream that makes group calls count as transfer. Other copies count as compute.
+Times of an op (:func:`op_times`): an op of one rank alone has compute = ended - issued. A group call (exchange, fetch,
+broadcast, allreduce, allgather, barrier) starts when the last rank of its group issues it; it has wait = started -
+issued and transfer = ended - started. So have copies between host and device, reads from a peer, and copies within a
+rank on a stream that also makes group calls. Other copies count as compute.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,8 +44,8 @@ PLACEMENT = (
 
 @dataclass(frozen=True)
 class Difference:
-    """Seconds of one quantity in the prediction and in the measurement. If both directories are of one kind, the first
-    counts as the prediction."""
+    """Seconds of one quantity in the prediction and in the measurement. For two predictions, or two runs,
+    ``predicted_s`` is that of the first directory."""
 
     name: str
     predicted_s: float
@@ -131,7 +131,7 @@ class Comparison:
 
     @property
     def sides(self) -> tuple[str, str]:
-        """Names of the two directories: "predicted" and "measured", or the same word twice with A and B."""
+        """Names of the two directories: "predicted" and "measured"; for two runs, "measured A" and "measured B"."""
         return _sides(self.predicted, self.measured)
 
     @property
@@ -148,7 +148,7 @@ class Comparison:
         return self.interval[0] <= self.epoch.measured_s <= self.interval[1]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the table for ``--json``. If both directories are of one kind, keys are ``first`` and ``second``."""
+        """Return the values for ``--json``; for two directories of one kind with the keys ``first`` and ``second``."""
         table = {
             "backends": [self.predicted.backend, self.measured.backend],
             "cautions": list(self.cautions),
@@ -173,11 +173,11 @@ class Comparison:
 
 
 def compare_runs(predicted: Path, measured: Path) -> Comparison:
-    """Compare two run directories of one program: a prediction with a run, or two of the same kind.
+    """Compare two run directories of one program: a prediction with a run, two predictions, or two runs.
 
     Times are those of the steady epochs in both traces (all but the first, if there are several). Traces do not contain
-    the predicted waits that jitter causes, so they are added from the result, op by op. Raises :class:`ConfigError`
-    when a directory holds no finished run or the programs differ.
+    the predicted waits that jitter causes, so these waits are added from the result, op by op. Raises
+    :class:`ConfigError` when a directory holds no finished run or the programs differ.
     """
     first, second = RunDirectory(predicted), RunDirectory(measured)
     one, two = read_result(first.result), read_result(second.result)
@@ -208,7 +208,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
     steady = two.epoch_s[1:] or two.epoch_s
 
     def differ(column: str, field: str) -> int:
-        """Difference in traffic: over the whole run, or, for unequal lengths, over the mean epoch of the results."""
+        """Difference in traffic over the whole run; between runs of unequal length, over a mean epoch."""
         if one.epochs == two.epochs:
             return _traffic_differs(first, second, column)
         return ceil(float(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum()))

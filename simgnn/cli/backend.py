@@ -37,7 +37,7 @@ class CommandBackend:
         calibrate(out, quick, ranks, self._reporter, passes)
 
     def declare(self, testbed: Path, base: Path, out: Path, measure_load: bool = False) -> None:
-        """``measure_load``: also measure loads inside the testbed."""
+        """``measure_load``: also measure how traffic on links delays small messages and takes processor time."""
         words = ["--measure-load"] if measure_load else []
         call_testbed("profile", str(testbed), "--base", str(base), "--out", str(out), *words)
 

@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 
 def torchrun_place() -> Place | None:
-    """Return this process's ranks in a group that torchrun started; None if it was started by hand."""
+    """Return this process's :class:`Place` in a group that torchrun started; None without torchrun."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
     rank = os.environ["RANK"]
@@ -103,7 +103,7 @@ def measure_groups(
     """Measure with each group of ranks in turn and return the samples; under torchrun with its one group, on rank 0.
 
     ``ranks``: default 1, 2 and 4, quick: 2. ``samples``: folder that keeps the raw samples. ``fresh``: do not continue
-    an interrupted calibration. ``passes``: how often all groups measure; the samples of a probe are pooled.
+    an interrupted calibration. ``passes``: how often all groups measure; their samples are averaged.
     """
     check_executor()
     place, groups = torchrun_place(), _groups(quick, ranks)
@@ -138,9 +138,9 @@ def measure_groups(
 
 
 def kept_samples(folders: Sequence[Path]) -> list[SampleFile]:
-    """Read the samples that calibrations kept in ``folders`` (``--samples``), pooled, by number of ranks. Raises
-    :class:`ConfigError` for a folder without samples or named twice, :class:`HardwareError` for samples that do not fit
-    together."""
+    """Read the samples that calibrations kept in ``folders`` (``--samples``), averaged, by number of ranks. Raises
+    :class:`ConfigError` for a folder without samples or named twice, :class:`HardwareError` for samples of different
+    machines, versions or thread counts."""
     files, seen = [], set[Path]()
     for folder in folders:
         found = sorted(folder.glob("samples-*.json"))
@@ -156,7 +156,7 @@ def kept_samples(folders: Sequence[Path]) -> list[SampleFile]:
 
 
 def check_counts(groups: Sequence[int], key: str = "--ranks") -> None:
-    """Raise :class:`ConfigError` if this machine cannot hold so many processes with torch; ``key`` states the ranks."""
+    """Raise :class:`ConfigError` if this machine cannot hold so many processes with torch; its text names ``key``."""
     cores = usable_threads()
     most = max(LEAST_MOST_RANKS, RANKS_PER_CORE * cores)
     if max(groups) > most:
@@ -174,8 +174,8 @@ def _warn_if_busy(reporter: Reporter) -> None:
 
 
 class _Progress:
-    """The measured share of all groups, in hundredths of a second of planned time. Groups to come count as long as the
-    current one, since only the micro-benchmarks know what they will measure."""
+    """Progress over all groups, in hundredths of a second of planned time. Later groups are assumed to take as long as
+    the current one, since only the micro-benchmarks know what they will measure."""
 
     def __init__(self, counter: Counter, groups: int) -> None:
         self._counter, self._left = counter, groups

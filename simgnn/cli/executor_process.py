@@ -109,7 +109,7 @@ def epoch_of(line: str) -> tuple[int, int, str] | None:
 
 
 def call_testbed(*arguments: str, fine: Sequence[int] = (0,)) -> None:
-    """Run ``executor testbed`` to its end. Raises an error with its last lines unless its status is ``fine``."""
+    """Run ``executor testbed`` to its end. Raises an error with its last lines for an exit status not in ``fine``."""
     process = start_testbed(*arguments)
     assert process.stdout is not None
     try:
@@ -123,8 +123,8 @@ def call_testbed(*arguments: str, fine: Sequence[int] = (0,)) -> None:
 
 
 def start_testbed(*arguments: str, holds: bool = False) -> "subprocess.Popen[str]":
-    """Start ``executor testbed``. It ends with this process, unless it ``holds`` a testbed: then it removes the testbed
-    itself, and Ctrl-C does not reach it."""
+    """Start ``executor testbed``. It ends with this process, unless it ``holds`` a testbed: then Ctrl-C does not reach
+    it, and it removes the testbed itself."""
     check_executor()
     words = [sys.executable, "-m", "executor", "testbed", *arguments]
     return _start(words, None if holds else with_lifeline(), own_session=holds)

@@ -47,7 +47,7 @@ RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA
 
 @dataclass(frozen=True)
 class ChosenProfile:
-    """A profile with its name or path. ``fallback``: it stands in for a calibration that was never made."""
+    """A profile with its name or path. ``fallback``: used only because this machine was never calibrated."""
 
     profile: Profile
     label: str
@@ -228,7 +228,7 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
 
 
 def unmodelled_waiting(program: Program, profile: Profile) -> list[str]:
-    """Describe the waiting that a profile without loads leaves out, if several streams send between hosts."""
+    """Describe the waiting between hosts that is not modelled, as links state no ``load``; [] with a single stream."""
     streams = {op.stream for _, op in program.ops if program.group_of(op) is not None}
     if len(set(program.hosts)) < 2 or len(streams) < 2:
         return []

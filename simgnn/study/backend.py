@@ -27,7 +27,7 @@ class Predicted:
 @dataclass(frozen=True)
 class Counted:
     """Replaces the graph when a prepared experiment is predicted: statistics of the partition and, for mini-batches,
-    the sizes of every batch and the number of hot rows that they were counted with."""
+    the sizes of every batch, counted with a cache of ``hot_rows`` remote rows on each rank."""
 
     stats: PartitionStats
     sizes: BatchSizes | None = None

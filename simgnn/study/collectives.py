@@ -48,7 +48,7 @@ class CollectiveSuite(Strict):
 
 @dataclass(frozen=True)
 class TableLine:
-    """Mean error on a table of ``n`` rows. ``judged``: the mean where errors within noise count as at most the bar."""
+    """Mean error on a table of ``n`` rows. ``judged``: the mean, with errors within noise cut to at most the bar."""
 
     held_out: str
     table: str

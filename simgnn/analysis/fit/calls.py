@@ -1,4 +1,4 @@
-"""Fit communication samples on one host or across hosts: floors, rates, collectives, and errors at held-out sizes.
+"""Fit times of messages and collectives on one host or across hosts: floors (seconds without bytes), rates, and errors.
 
 The time of a communication is that of its last rank (``last_s``): a rank that finishes early waits for the last one at
 the next communication, so the last one determines the epoch. If ranks share cores, the time is the mean over ranks
@@ -33,8 +33,8 @@ ALGORITHMS: Mapping[tuple[str, str], Algorithm] = {("gloo", "broadcast"): "binom
 
 @dataclass(frozen=True)
 class CallErrors:
-    """Relative errors of samples that are predicted by a fit without their size: ``median`` and ``worst`` (None: too
-    few sizes to hold one out), and the number of ``samples``."""
+    """Relative errors of predictions at held-out message sizes, each by a fit to the other sizes: ``median`` and
+    ``worst`` (None: too few sizes to hold one out), and the number of ``samples``."""
 
     median: float | None
     worst: float | None
@@ -66,16 +66,16 @@ def without(samples: Sequence[Sample], size: float) -> list[Sample]:
 
 
 def of_kind(samples: Sequence[Sample], primitive: str, form: str | None = None) -> list[Sample]:
-    """Return the samples of one primitive, and of one form if given."""
+    """Return the samples of one primitive, and if given of one ``form`` (its variant, such as "even")."""
     return [sample for sample in samples if sample.primitive == primitive and form in (None, sample.form)]
 
 
 def of_turns(samples: Sequence[Sample], cores: float | None) -> list[Sample]:
-    """Return the samples, with the mean over ranks as ``last_s`` where ranks have more threads than the host has
-    ``cores`` (None: GPUs).
+    """Return the samples; where the ranks of a host have more threads than its ``cores`` (None: GPUs), ``last_s``
+    becomes the mean over ranks.
 
-    There the last rank is late because an early rank already works again on the same core. Later the late rank has the
-    core alone. The simulator shares cores between ranks, so it already counts this effect.
+    On shared cores the last rank is late because an early rank has begun its next work on the same core; later the late
+    rank has the core alone. The simulator models shared cores, so this delay must not be counted here, too.
     """
     return [
         sample.model_copy(update={"last_s": sample.seconds})
@@ -91,8 +91,8 @@ def beyond(sample: Sample, floor: float, least: float = 0.05) -> float:
 
 
 def floor_and_rates(samples: Sequence[Sample]) -> tuple[float, FloatArray]:
-    """Fit the time of a message without bytes to the smaller half of the sizes, and return it with the bytes per second
-    of the remaining time, [n]."""
+    """Return the floor (seconds of a message without bytes), fitted to the smaller half of the sizes, and for each
+    sample the bytes per second after the floor, [n]."""
     sizes, times = (np.array([s.sizes["bytes"] for s in samples]), np.array([s.last_s for s in samples]))
     small = np.argsort(sizes)[: max(3, len(sizes) // 2 + 1)]
     columns = np.column_stack([np.ones(len(small)), sizes[small]])
@@ -106,7 +106,7 @@ def exchange_floor(samples: Sequence[Sample]) -> float:
 
 
 def efficiency(samples: Sequence[Sample], rates: FloatArray, floor: float, most: float) -> Points:
-    """Return the fraction of ``most`` bytes per second that single messages reach after their floor, by size."""
+    """Return, by size, the rate of single messages after their floor, as a fraction of ``most`` bytes per second."""
     sizes = np.array([sample.sizes["bytes"] for sample in samples])
     order = np.argsort(sizes)
     # below some size the floor is nearly all of the time, and the rest does not determine the rate
@@ -121,7 +121,7 @@ def message_rate(samples: Sequence[Sample], floor: float, reach: float) -> float
 
 
 def exchange_entry(samples: Sequence[Sample], ranks: int, message_floor: float) -> Collective:
-    """Return the costs of an exchange call beside its messages, whose floor is ``message_floor``."""
+    """Return the profile entry of an exchange: seconds of a call beyond ``message_floor``, for each peer."""
     return Collective(
         kind="exchange",
         algorithm="pairwise",
@@ -178,7 +178,7 @@ def collective_errors(kind: str, ranks: int, samples: Sequence[Sample], library:
 
 
 def noise(samples: Sequence[Sample]) -> float:
-    """Return the relative spread of the repeats: the median over sizes."""
+    """Return the relative standard deviation between repeats, from their MAD: the median over sizes."""
     return float(MAD_TO_SIGMA * np.median([sample.mad_s / sample.last_s for sample in samples]))
 
 

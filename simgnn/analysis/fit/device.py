@@ -1,6 +1,6 @@
-"""Fit the device table of a profile: properties read from the host, and a curve for each primitive and level.
+"""Fit the device table of a profile: properties read from the host, and a cost curve for each primitive and level.
 
-A level is a number of ranks at once and a number of threads per rank.
+A level is how many ranks work at the same time, and with how many threads each.
 """
 
 import re
@@ -69,7 +69,7 @@ def cores_of(facts: Facts) -> float | None:
 
 
 def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
-    """Return the caches from the second level on in the form of a profile, by name ("L2")."""
+    """Return the caches from the second level on as entries of a profile, by name ("L2")."""
     return {
         f"L{cache.level}": ProfileCache(
             size=Size.of(cache.size_bytes, "measured", note=f"read from {cache.source}"),
@@ -83,7 +83,7 @@ def profile_caches(caches: Sequence[Cache]) -> dict[str, ProfileCache]:
 def with_reach(
     samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None
 ) -> dict[str, ProfileCache]:
-    """Return the caches and one more, REACH: the size among REACH_MIB that predicts held-out aggregations best."""
+    """Return the caches and :data:`REACH`, of the size in REACH_MIB with the least errors at held-out aggregations."""
     spmm = [sample for sample in samples if sample.primitive == SPMM.name]
     if not spmm:
         return dict(caches)
@@ -103,7 +103,7 @@ def with_reach(
 def fit_curves(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], cores: float | None) -> list[CurveFit]:
     """Fit a curve for every primitive and level in the samples.
 
-    ``cores``: of the device, over which ranks spread (None: a GPU). Raises :class:`HardwareError` if the samples of a
+    ``cores``: number of cores that the ranks share (None: a GPU). Raises :class:`HardwareError` if the samples of a
     primitive do not determine its curve.
     """
     levels: dict[tuple[str, int, int], list[Sample]] = {}
@@ -147,8 +147,8 @@ def _fit_level(samples: Sequence[Sample], caches: Mapping[str, ProfileCache], co
 
 
 def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | None:
-    """Root mean square of deviation over time. Each sample is weighted by its time, as long ops dominate an epoch.
-    None: no sample was repeated often enough."""
+    """Root mean square of the relative deviations of samples, weighted by their times, since long ops dominate an
+    epoch. None: no sample was repeated often enough."""
     known = [(time, found) for time, found in zip(seconds.tolist(), deviations, strict=True) if found is not None]
     if not known:
         return None
@@ -157,8 +157,8 @@ def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | 
 
 
 def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
-    """Return the features that the curve of a primitive may use on a device with these caches: missed bytes of every
-    cache, missed rows of :data:`REACH`, and bytes beyond every other cache."""
+    """Return the features that the curve of a primitive may use on a device with these caches: bytes that miss each
+    cache, rows that miss :data:`REACH`, and by how many bytes the data exceed each other cache."""
     of_caches = {
         "missed_bytes": caches,
         "missed_rows": [cache for cache in caches if cache == REACH],
@@ -171,7 +171,7 @@ def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
 
 
 def _groups(samples: Sequence[Sample]) -> list[str] | None:
-    """Keys of the groups that are held out: all samples of one graph, or of one layer shape; None: no groups."""
+    """Name the group of each sample, which is held out as a whole: one graph, or one layer shape; None: no groups."""
     primitive = PRIMITIVES[samples[0].primitive]
     if primitive.by_form:
         return [sample.form.removesuffix("-reversed") for sample in samples]
@@ -185,7 +185,7 @@ def _features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[st
     names = set(samples[0].sizes)
     if any(set(sample.sizes) != names for sample in samples):
         raise HardwareError(
-            f"samples of '{primitive}' have different sets of sizes; measure again with `simgnn calibrate`"
+            f"samples of '{primitive}' do not all state the same sizes; measure again with `simgnn calibrate`"
         )
     sizes = {name: np.array([sample.sizes[name] for sample in samples]) for name in sorted(names)}
     profiles = [sample.locality for sample in samples]
@@ -194,7 +194,7 @@ def _features(samples: Sequence[Sample], caches: Mapping[str, float]) -> dict[st
 
 
 def host_of(facts: Facts, device: str, link: str | None) -> tuple[Host, str]:
-    """Return a host of the topology and its node that leads outside. ``device``, ``link``: names of their types.
+    """Return a host of the topology, and its node that other hosts reach. ``device``, ``link``: names of their types.
 
     Ranks on a CPU share its loopback. GPUs are connected to one switch, by links of the measured rate. If one rank
     measured alone (``link`` None), the device has no link, as the rate between two ranks is unknown.

@@ -1,7 +1,7 @@
 """Fit rates and floors of messages inside one host (:func:`fit_network`) and between two (:func:`fit_pair`).
 
-Inside a host a message takes ``floor + max(bytes / message rate, bytes of the rank / port, all bytes / loopback)``.
-This matches the fluid flows of the simulator for equal messages that start together.
+Equal messages that start together in a host take ``floor + max(bytes / message rate, bytes of a rank / port rate, bytes
+of all / loopback rate)``. The simulator's model of shared links gives the same time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ ONE_WAY_AT_A_TIME = 0.6
 
 @dataclass(frozen=True)
 class NetworkFit:
-    """The fitted loopback link and backend of a host, and the errors of the predictions."""
+    """The fitted link between ranks of a host, its backend (communication library), and errors at held-out sizes."""
 
     link: LinkType
     backend: Backend
@@ -66,8 +66,8 @@ class _Limits:
 
 @dataclass(frozen=True)
 class Pair:
-    """The link between two hosts. Rates in bytes per second: ``way_bytes_per_s`` in each direction with both busy and
-    all ranks together, ``message_bytes_per_s`` of one message alone. ``errors``: of exchanges of held-out sizes."""
+    """The link between two hosts. ``way_bytes_per_s``: rate of each direction when both are busy, all ranks together;
+    ``message_bytes_per_s``: rate of one message alone. ``errors``: of exchanges of held-out sizes."""
 
     floor_s: float
     way_bytes_per_s: float
@@ -101,7 +101,7 @@ class Pair:
 
 
 def fit_network(samples: Sequence[Sample], cores: float | None, library: str) -> NetworkFit:
-    """Fit all communication samples of groups of ranks on one host with so many ``cores`` (None: ranks of GPUs).
+    """Fit communication samples of one host, from groups of several rank counts. ``cores``: of the host (None: GPUs).
 
     Raises :class:`HardwareError` for fewer than three sizes.
     """
@@ -188,9 +188,10 @@ def _floors(exchanges: Sequence[Sample]) -> dict[int, float]:
 def _fit_limits(
     sends: Sequence[Sample], exchanges: Sequence[Sample], send_floor: float, floors: Mapping[int, float]
 ) -> _Limits:
-    """Fit the three rates by least squared log error over messages of 1 MiB or more (else over the largest).
+    """Fit the rates of a rank (port) and of a host by least squared log error over messages from 1 MiB on, or the
+    largest.
 
-    A limit that never binds keeps its starting value, the highest observed rate of its kind, which is a lower bound.
+    A rate that limits no message keeps its starting value, an observed rate, which the true one may exceed.
     """
     # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize

@@ -51,7 +51,7 @@ class Calibration:
 
 
 def fit_profile(files: Sequence[SampleFile], day: date) -> Calibration:
-    """Fit one profile to samples of groups of ranks of different sizes on one machine, or of one group across hosts.
+    """Fit one profile to the samples of one machine with different rank counts, or of one group of ranks across hosts.
 
     The name of the profile contains ``day``. Raises :class:`HardwareError` for samples of different machines and for
     samples that do not determine a curve or a link.
@@ -169,7 +169,7 @@ def _names(hosts: Sequence[str]) -> list[str]:
 
 
 def _loopback(fit: NetworkFit, floor: float) -> LinkType:
-    """Loopback link of a host with the limits of single messages, as hosts differ but the library has one entry."""
+    """Loopback link of a host, with its own rates of messages, as the backend has one entry for all hosts."""
     message = fit.backend.message
     rest = Duration.of(max(message.floor.value - floor, 0.0), "measured", note="beyond the message's floor")
     return fit.link.model_copy(
@@ -182,7 +182,7 @@ def _best(host: int, pairs: Mapping[tuple[int, int], Pair]) -> Pair:
 
 
 def _latencies(hosts: int, rest: Mapping[tuple[int, int], float]) -> list[float]:
-    """Latency of each host's link. For each pair, two latencies add up to the ``rest`` beyond the message floor."""
+    """Latency of each host's link. Those of two hosts add up to ``rest``: their messages' seconds beyond the floor."""
     # SciPy's optimizers: loaded when a calibration is fitted
     from scipy import optimize
 
@@ -196,7 +196,7 @@ def _latencies(hosts: int, rest: Mapping[tuple[int, int], float]) -> list[float]
 
 
 def _contention(file: SampleFile, pairs: Mapping[tuple[int, int], Pair], every: Sequence[Sample]) -> float:
-    """Factor by which all hosts at once are slower than their links, measured in pairs, predict; 1: not slower."""
+    """Factor by which exchanges of all hosts are slower than rates between two hosts predict; 1: not slower."""
     even = of_kind(every, "exchange", "even")
     floor, _ = floor_and_rates(even)
     counts = [len(host.ranks) for host in file.hosts]
@@ -211,7 +211,8 @@ def _contention(file: SampleFile, pairs: Mapping[tuple[int, int], Pair], every: 
 def _collectives(
     file: SampleFile, inside: Mapping[int, NetworkFit], every: Sequence[Sample], message_floor: float
 ) -> tuple[list[Collective], Errors]:
-    """Fit collectives inside hosts (the slowest of hosts with equal rank counts) and of all ranks; add fit errors."""
+    """Return collectives inside hosts (the slowest of hosts with equal rank counts) and of all ranks, and errors of
+    fits."""
     slowest: dict[tuple[str, int], Collective] = {}
     errors: Errors = {}
     for fit in inside.values():

@@ -20,9 +20,9 @@ class Sample(_Strict):
     """One measurement: mean seconds of a primitive at these sizes. ``hosts``: numbers of the hosts whose ranks took
     part, ``ranks`` in all; ``active``: ranks that worked at once on a host.
 
-    ``last_s``: time of the slowest rank. ``mad_s``: median absolute deviation of the repeats. ``locality``: cumulative
-    reuse profile of the index stream (None: the primitive reads no index). ``jitter_s``, ``drift_s``: standard
-    deviation between repeats, of one rank alone and of all ranks together (None: too few repeats).
+    ``last_s``: time of the slowest rank. ``mad_s``: median absolute deviation of the repeats. ``locality``:
+    :func:`simgnn.graph.locality.reuse_profile` of the index stream (None: no indices). ``jitter_s``, ``drift_s``:
+    standard deviation between repeats, of each rank by itself and common to all (None: too few repeats).
     """
 
     primitive: str
@@ -78,7 +78,7 @@ class MeasuredHost(_Strict):
 
 
 class SampleFile(_Strict):
-    """All samples of one group of ranks that measured together. ``hosts``: in the numbering of the samples."""
+    """All samples of one group of ranks that measured together. ``hosts``: indexed by :attr:`Sample.hosts`."""
 
     format: Literal["simgnn-samples"]
     version: Literal[2]

@@ -1,12 +1,12 @@
-"""What NCCL does alike for all rank counts: which algorithm it takes for a size, and how times grow with ranks.
+"""What NCCL all-reduces of all rank counts share: the choice of algorithm by size, and how times grow with ranks.
 
-NCCL takes the algorithm that it expects to be fastest. Its expectation of trees is a table by powers of two of the size
-(``treeCorrectionFactor`` in src/graph/tuning.cc, protocol Simple, the same from 2.8 to 2.18), so it changes between
-ring and tree just there, and times jump. Latencies, which decide below some hundred KiB, are left out here.
+NCCL chooses the algorithm that it expects to be fastest. What it expects of a tree depends on the power of two below
+the size (``treeCorrectionFactor`` in src/graph/tuning.cc, protocol Simple, the same from 2.8 to 2.18), so it changes
+between ring and tree only at such sizes, where times jump. Latencies, which decide below some hundred KiB, are ignored.
 
-Inside a host one table is enough: each further round of a ring is a step in its times, and the time of its bytes beyond
-the link's own rate (measured with single messages) is the filling of the pipeline. Across hosts only the tables of
-several rank counts together show how many ranks share a rail, and what all rails of a host share.
+Inside a host, one table is enough. A ring sends large buffers in rounds, and each round adds a step to the times; time
+per byte beyond that of a single message is spent filling the pipeline. Across hosts, only several rank counts together
+show how many ranks share a rail (network card), and the rate that all rails of a host share.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +47,7 @@ THIN = 3
 
 
 def choice_of(tree_over_ring: float, scope: str) -> Choice:
-    """Return NCCL's choice of algorithm if it expects a tree to have ``tree_over_ring`` times the rate of a ring."""
+    """Return NCCL's choice of ring or tree if it expects a tree to be ``tree_over_ring`` times as fast as a ring."""
     return Choice.model_validate(
         {
             "scope": scope,
@@ -70,9 +70,9 @@ def taken(table: Table, choice: Choice | None, algorithm: Algorithm) -> NDArray[
 
 
 def fit_choice(tables: Sequence[Table], scope: str) -> Choice | None:
-    """Fit NCCL's choice of algorithm: with it, times of each algorithm in a table lie closest to a straight line.
+    """Fit NCCL's choice between ring and tree: with it, times of each in a table lie closest to a straight line.
 
-    Of choices that fit equally well, the middle one. None: inside a host, or without enough large messages.
+    If several choices fit equally well, the middle one. None: inside a host, or without enough large messages.
     """
     large = [table.where(table.nbytes >= LARGE_BYTES) for table in tables if table.scope == scope]
     large = [table for table in large if len(table.nbytes) > 2]
@@ -86,7 +86,7 @@ def fit_choice(tables: Sequence[Table], scope: str) -> Choice | None:
 
 
 def _bends(table: Table, scope: str) -> Floats:
-    """Mean relative error, for each candidate, of a line through the rows of each algorithm."""
+    """For each of ``CANDIDATES``, the mean relative error of lines through a table's rings and through its trees."""
 
     @cache
     def bend(tree_rows: bytes) -> float:
@@ -104,10 +104,10 @@ def _bends(table: Table, scope: str) -> Floats:
 
 @dataclass(frozen=True)
 class Law:
-    """What holds for all rank counts of one scope. ``hop_s``, ``tree_hop_s``: seconds of a hop on a ring, in a tree;
-    ``chunk``: bytes of a rank's share that go round at once; ``fill``: the part of a step that fills the pipeline;
-    ``ranks_per_rail``, ``inside``: as :class:`simgnn.hardware.profile.communication.Collective` has them; ``choice``:
-    between both."""
+    """Constants of all-reduces that hold for all rank counts, inside a host or across hosts (``scope``). ``hop_s``,
+    ``tree_hop_s``: seconds of one step of a ring, of a tree; ``chunk``: bytes of a rank's share in one round of a ring;
+    ``fill``: time to fill the pipeline, in steps; ``ranks_per_rail``, ``inside``: as in
+    :class:`simgnn.hardware.profile.communication.Collective`; ``choice``: between ring and tree."""
 
     scope: str
     hop_s: float = 0.0
@@ -122,13 +122,13 @@ class Law:
         return table.where(taken(table, self.choice, algorithm))
 
     def moved(self, table: Table, algorithm: Algorithm) -> Floats:
-        """Bytes [n] that one rail (inside a host: one rank) moves, fill included."""
+        """Bytes [n] that one rail (inside a host: one rank) moves, plus those that stand for filling the pipeline."""
         rails = 1 if self.ranks_per_rail is None else -(-table.ranks_per_host // self.ranks_per_rail)
         longer = 1.0 + self.fill / steps("allreduce", algorithm, table.ranks)
         return flow_bytes("allreduce", algorithm, table.ranks, 1.0) * longer / rails * table.nbytes
 
     def hops(self, nbytes: Floats, ranks: int, algorithm: Algorithm) -> Floats:
-        """Hops [n] that follow one another in calls with buffers of ``nbytes`` [n]."""
+        """Number of successive hops [n] in calls with buffers of ``nbytes`` [n]."""
         count = steps("allreduce", algorithm, ranks)
         if self.chunk is None or algorithm != "ring":
             return np.full(len(nbytes), float(count))
@@ -144,7 +144,7 @@ class Law:
         return flow_bytes("allreduce", algorithm, table.ranks, 1.0) / self.inside * table.nbytes
 
     def error(self, tables: Sequence[Table]) -> float:
-        """Mean relative error of one smooth curve through the bytes of each algorithm in all tables together."""
+        """Mean relative error when all tables together have one smooth curve of time over bytes for each algorithm."""
         missed = []
         for algorithm in ALGORITHMS[: 1 if self.choice is None else 2]:
             parts = [self.rows(table, algorithm) for table in tables]
@@ -164,7 +164,7 @@ class Law:
 
 
 def fit_law(tables: Sequence[Table], scope: str) -> Law:
-    """Fit the law of one machine and scope to the machine's all-reduces of both scopes and its single messages."""
+    """Fit the law of one scope of a machine to the machine's all-reduces in both scopes and its single messages."""
     reduces = [table for table in tables if table.collective == "all_reduce"]
     mine = [table for table in reduces if table.scope == scope]
     if scope == "host":
@@ -173,7 +173,7 @@ def fit_law(tables: Sequence[Table], scope: str) -> Law:
 
 
 def _inside_a_host(tables: Sequence[Table], link: float | None) -> Law:
-    """Hop and chunk: those that leave each table the smoothest; without a step in its times there is neither."""
+    """Fit seconds of a hop and bytes of a round (chunk) to steps in each table's times; neither without clear steps."""
     large = [table.where(table.nbytes >= ROUND_BYTES) for table in tables]
     large = [table for table in large if len(table.nbytes) > 2]
 
@@ -196,9 +196,9 @@ def _inside_a_host(tables: Sequence[Table], link: float | None) -> Law:
 
 
 def _across_hosts(tables: Sequence[Table], inside: Sequence[Table]) -> Law:
-    """Rails and what rails share: those with which all tables together are one curve for each algorithm.
+    """Fit how many ranks share a rail and the rate that rails share, so that one curve per algorithm fits all tables.
 
-    A ring crosses the network as often however many ranks a host has, so that its further hops are those inside hosts.
+    A ring crosses the network equally often for any number of ranks per host, so its further hops are inside hosts.
     """
     rates = [float(np.median((Law("host").moved(table, "ring") / table.seconds)[-9:])) for table in inside]
     own = max(rates) if rates else None
@@ -215,7 +215,7 @@ def _across_hosts(tables: Sequence[Table], inside: Sequence[Table]) -> Law:
 
 
 def _tree_hop_s(tables: Sequence[Table], law: Law) -> float:
-    """What a tree takes for no bytes, over its steps: the mean of the tables."""
+    """Seconds of one step of a tree without bytes: a fitted line's start / number of steps, averaged over tables."""
     found = []
     for table in tables:
         part = law.rows(table, "tree")
@@ -226,13 +226,13 @@ def _tree_hop_s(tables: Sequence[Table], law: Law) -> float:
 
 
 def _least(error: Callable[[Law], float], plain: Law, others: Iterable[Law]) -> Law:
-    """Return the law of least error if it is clearly better than the plain one, else the plain one."""
+    """Return the law of ``others`` with the least error if it is clearly better than ``plain``, else ``plain``."""
     best = min(others, key=error)
     return best if error(best) < BETTER * error(plain) else plain
 
 
 def _link_rate(tables: Sequence[Table]) -> float | None:
-    """Bytes per second by which a single message inside a host gets longer: the link's own rate."""
+    """Bytes per second of a link inside a host: how the times of large single messages grow with their size."""
     for table in tables:
         if (table.collective, table.scope) == ("send_recv", "host"):
             large = table.where(table.nbytes >= STREAM_BYTES)

@@ -1,8 +1,8 @@
 """Measured times of NCCL calls as CSV tables, and curves, lines and spreads fitted to them.
 
-Tables: one file for each machine, collective, rank count and ranks a host. Fits have the least sum of relative errors.
-No curve falls from knot to knot. Between two knots of equal times, where seconds a byte are linear in log(1 + x), it
-sinks by up to 0.6 %.
+There is one file for each machine, collective, rank count and number of ranks per host. Fits minimise the sum of
+absolute relative errors. Times of a curve never fall from one knot to the next. Between two knots of equal times they
+fall by up to 0.6 %, because seconds per byte are linear in log(1 + x) there.
 """
 
 import csv
@@ -51,11 +51,11 @@ LEAST_MISS = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Times of one collective: ``nbytes`` [n] ascending, none twice, and ``seconds`` [n], the median of each size.
+    """Times of one collective: distinct sizes ``nbytes`` [n], ascending, and ``seconds`` [n], the median of each size.
 
-    ``noise`` [n]: standard error of that median as a share of it, from the spread of its calls or of the medians of
-    neighbouring sizes, whichever is larger. Calls of one size follow one another, so their times depend on each other:
-    up to 1 MiB inside a host medians of sizes 1 % apart differ by a factor of two or three.
+    ``noise`` [n]: standard error of that median, divided by it: from the spread of its calls, or the differences
+    between medians of neighbouring sizes, whichever is larger. Calls of one size were made in a row, so their errors
+    are not independent: up to 1 MiB inside a host, medians of sizes 1 % apart differ by a factor of two or three.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Table:
 
     @property
     def scope(self) -> str:
-        """ "host" or "cluster", as a profile writes it."""
+        """Scope of the collective in a profile: "host" or "cluster" (across hosts)."""
         return "host" if self.ranks == self.ranks_per_host else "cluster"
 
     @property
@@ -81,14 +81,14 @@ class Table:
 
 
 def find_tables(folder: Path | None = None) -> Path | None:
-    """The folder of the tables: the given one, or measured/nccl beside ``SIMGNN_DATA``; None: not there."""
+    """Return the folder of the tables: ``folder``, or measured/nccl beside ``SIMGNN_DATA``; None: not found."""
     if folder is None and (data := os.environ.get("SIMGNN_DATA")):
         folder = Path(data).parent / "measured" / "nccl"
     return folder if folder is not None and folder.is_dir() else None
 
 
 def read_tables(folder: Path) -> tuple[Table, ...]:
-    """Every table of a folder. Raises :class:`HardwareError` that names the file and what is wrong with it."""
+    """Read every table of a folder. Raises :class:`HardwareError` that names the file and what is wrong with it."""
     paths = sorted(folder.glob("*.csv"))
     if not paths:
         raise HardwareError(f"{folder}: no *.csv file; expected tables with the columns {', '.join(COLUMNS)}")
@@ -106,7 +106,7 @@ def _read(path: Path) -> Table:
     several = next((name for name in COLUMNS[:4] if len(set(columns[name])) != 1), None)
     if several is not None:
         count = len(set(columns[several]))
-        raise HardwareError(f"{path}: got {count} different values of {several}, expected one a file")
+        raise HardwareError(f"{path}: got {count} different values of {several}, expected one per file")
     try:
         ranks, each = int(columns["ranks"][0]), int(columns["ranks_per_host"][0])
         numbers = np.array([[float(row[name]) for name in COLUMNS[4:]] for row in rows])
@@ -116,7 +116,7 @@ def _read(path: Path) -> Table:
         raise HardwareError(f"{path}: expected sizes and times above zero and spreads of zero or more")
     if each < 1 or ranks < 2 or ranks % each:
         raise HardwareError(
-            f"{path}: got {ranks} ranks, {each} a host; expected as many on every host, 2 or more in all"
+            f"{path}: got {ranks} ranks, {each} per host; expected 2 or more, equally many on every host"
         )
     nbytes = np.unique(numbers[:, 0])
     alike = [numbers[numbers[:, 0] == size] for size in nbytes]
@@ -129,7 +129,7 @@ def _read(path: Path) -> Table:
 
 
 def _scatter(seconds: Floats) -> Floats:
-    """Standard deviation [n] of the logarithm of times about those of neighbouring sizes."""
+    """Standard deviation [n] of log(time) among neighbouring sizes, from the differences between adjacent ones."""
     if len(seconds) < 2:
         return np.zeros(len(seconds))
     steps = np.abs(np.diff(np.log(seconds)))
@@ -139,15 +139,15 @@ def _scatter(seconds: Floats) -> Floats:
 
 
 def spread_of(logs: Floats) -> float:
-    """The standard deviation whose 90 % interval holds 90 % of these logarithms of measured over predicted times."""
+    """Return the standard deviation whose 90 % interval contains 90 % of ``logs``, log(measured / predicted)."""
     return float(np.quantile(np.abs(logs), QUANTILE) / NormalDist().inv_cdf((1.0 + QUANTILE) / 2.0))
 
 
 def spread_steps(
     sizes: Floats, logs: Floats, regime: Sequence[float] | None, bands: Sequence[float] = BANDS
 ) -> list[dict[str, str]] | None:
-    """The spread of ``logs`` [n] by ``sizes`` [n], as a profile holds it, for the bands that overlap a regime; None
-    where there are too few sizes."""
+    """Return the spread of ``logs`` [n] in each band of ``sizes`` [n] that overlaps ``regime`` (bytes from, to), as
+    entries of a profile; None if there are too few sizes."""
     begins, ends = regime or (0.0, inf)
     steps = []
     for low, high in zip(bands, (*bands[1:], inf), strict=True):
@@ -159,25 +159,25 @@ def spread_steps(
 
 
 def rounded(number: float, digits: int = 4) -> float:
-    """A number as a profile holds it."""
+    """Round a number to so many significant ``digits``, as profiles do."""
     return float(f"{number:.{digits}g}")
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Seconds of x bytes: ``floor`` and x times the seconds a byte that are read between ``knots`` [k] of x."""
+    """Seconds of x bytes: ``floor`` + x * seconds per byte, which are ``shares`` [k] at ``knots`` [k] in bytes."""
 
     floor: float
     knots: Floats
     shares: Floats
 
     def at(self, x: Floats) -> Floats:
-        """Seconds [n] at x [n]; beyond its ends a line."""
+        """Seconds [n] of x [n] bytes; outside the knots along straight lines."""
         return self.floor + x * read(self.knots, self.shares, x)
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """The mean of the seconds of several curves. An octave beyond its sizes a curve, a line there, counts half."""
+    """Return the mean of several curves' seconds. A curve's weight halves with each octave beyond its knots."""
     if len(curves) == 1:
         return curves[0]
     knots = _spaced(
@@ -191,11 +191,11 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def smooth_curve(x: Floats, flowing: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """Knots [k] of x in bytes and seconds a byte at each, with the least sum of relative errors of ``seconds`` [n].
+    """Fit seconds per byte at knots [k] in bytes to times ``flowing`` [n], by least errors relative to ``seconds`` [n].
 
-    Between knots the seconds a byte are linear in log(1 + x), as :class:`Points` reads them; a weak penalty on their
-    bend from the straight line through all fills knots that no size is near. At no knot do more bytes take less time:
-    what is measured to fall is what calls wait by chance. x [n] ascends.
+    Between knots, seconds per byte are linear in log(1 + x), as :class:`Points` reads them. A weak penalty on bends
+    fills in knots that no size is near. From knot to knot, times never fall: measured falls are chance, as calls wait
+    for one another. x [n]: bytes, ascending; ``flowing``: ``seconds`` without latencies.
     """
     if len(x) == 1:
         return x, flowing / x
@@ -218,27 +218,27 @@ def smooth_curve(x: Floats, flowing: Floats, seconds: Floats) -> tuple[Floats, F
 
 
 def _spaced(low: float, high: float, at_most: int | None = None) -> Floats:
-    """Bytes between two logarithms, ``KNOTS_PER_OCTAVE``."""
+    """Sizes in bytes, ``KNOTS_PER_OCTAVE`` of them, between two values of log(1 + size)."""
     count = max(2, int(np.ceil((high - low) / np.log(2.0) * KNOTS_PER_OCTAVE)) + 1)
     return np.expm1(np.linspace(low, high, count if at_most is None else min(count, at_most)))
 
 
 def read(knots: Floats, values: Floats, x: Floats) -> Floats:
-    """A curve of :func:`smooth_curve` at x [n]."""
+    """Return the seconds per byte of a :func:`smooth_curve` at x [n] bytes."""
     return np.asarray(np.interp(np.log1p(x), np.log1p(knots), values))
 
 
 def straight_line(x: Floats, flowing: Floats, seconds: Floats, sweeps: int = SWEEPS) -> tuple[float, float]:
-    """Seconds at no bytes and seconds a byte of the line through ``flowing`` [n] with the least sum of relative errors
-    of ``seconds`` [n]; of one sweep the least sum of their squares."""
+    """Fit a line to ``flowing`` [n]: return its seconds at 0 bytes and seconds per byte. Minimises the sum of absolute
+    errors relative to ``seconds`` [n]; with ``sweeps`` = 1, of their squares."""
     columns = np.column_stack([np.ones(len(x)), x / x[-1]]) / seconds[:, None]
     start, slope = _least_sum(columns, flowing / seconds, np.zeros((0, 2)), sweeps=sweeps)
     return float(start), float(slope / x[-1])
 
 
 def _least_sum(columns: Floats, wanted: Floats, bend: Floats, *, falling: bool = True, sweeps: int = SWEEPS) -> Floats:
-    """Iteratively reweighted least squares: the sum of absolute errors, by normal equations, as the columns are few.
-    Not ``falling``: no number below zero."""
+    """Minimise the sum of absolute errors by iteratively reweighted least squares, with normal equations as there are
+    few columns. Without ``falling``, no coefficient is negative."""
     weights: Floats = np.ones(len(wanted))
     found: Floats = np.zeros(columns.shape[1])
     size: Floats = np.ones(columns.shape[1]) if falling else np.linalg.norm(columns, axis=0)

@@ -1,8 +1,8 @@
-"""Entries of a profile from the tables of one scope, and how well they predict times that they were not fitted on.
+"""Fit entries of a profile to the tables of one scope, and score how well they predict times not used in the fit.
 
-Each table has a curve for each algorithm; entries for other rank counts are the mean of these curves. A table's curve
-may be a staircase, where its rows are (two H100: 11 us at 150 kB, 23 us at 200 kB). One curve through the pooled rows
-of several tables would also jump from table to table between neighbouring sizes.
+Each table has a curve for each algorithm; entries for other rank counts use the mean of these curves. A curve follows
+steps in its table's times (two H100: 11 us at 150 kB, 23 us at 200 kB). A curve through the pooled rows of several
+tables would also jump between tables at neighbouring sizes.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ Regime = tuple[float, float, str | None]
 
 @dataclass(frozen=True)
 class Fitted:
-    """Collectives of a backend, and how it chooses between their algorithms."""
+    """Fitted collectives of a backend, and its choices between their algorithms by size."""
 
     entries: tuple[Collective, ...]
     choices: tuple[Choice, ...]
@@ -58,8 +58,8 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """The ``rows`` of a table that were run with one algorithm in one regime, measured over ``reach``, and the
-    ``curve`` of their bytes after ``law``'s hops."""
+    """The ``rows`` of a table that ran one algorithm in one regime (range of buffer sizes), the range of sizes measured
+    there (``reach``), and the ``curve`` of time over bytes moved, without the latencies of ``law``."""
 
     regime: Regime
     algorithm: Algorithm
@@ -70,7 +70,8 @@ class _Piece:
 
 
 def fit_scope(tables: Sequence[Table], law: Law) -> Fitted:
-    """The entries of each table, then, of an algorithm that has two rank counts or more, those of all together.
+    """Return entries for each table's rank count, then for each algorithm with several rank counts those for all of
+    them.
 
     Raises :class:`HardwareError` for a table of another collective, or of fewer than three sizes.
     """
@@ -97,8 +98,8 @@ def fit_scope(tables: Sequence[Table], law: Law) -> Fitted:
 
 
 def switches(table: Table) -> tuple[float, ...]:
-    """Sizes at which a ring's times fall at once, where NCCL changes its protocol. Inside a host there are none: calls
-    wait for one another by chance, and times of neighbouring sizes differ by more than protocols do."""
+    """Return the sizes at which a ring's times drop because NCCL changes its protocol. Inside a host there are none:
+    calls wait for one another by chance, so times of neighbouring sizes differ by more than protocols do."""
     if table.scope == "host":
         return ()
     found: list[tuple[float, float]] = []
@@ -111,7 +112,7 @@ def switches(table: Table) -> tuple[float, ...]:
 
 
 def _pieces(table: Table, law: Law, algorithm: Algorithm, alone: bool) -> list[_Piece]:
-    """The curves of one table; ``alone``: with its own changes of protocol, which no law carries to other groups."""
+    """Return the curves of one table; ``alone``: split at its protocol changes, which do not hold for other groups."""
     rows = law.rows(table, algorithm)
     if not len(rows.nbytes):
         return []
@@ -127,8 +128,8 @@ def _pieces(table: Table, law: Law, algorithm: Algorithm, alone: bool) -> list[_
 
 
 def _inside_a_host(rows: Table, law: Law) -> list[_Piece]:
-    """One curve through all sizes; where rounds of hops begin at ``ROUND_BYTES``, one on either side, and the first
-    stays below the second."""
+    """Return the curves of a ring inside a host: one for all sizes, or if the law has rounds of hops, which begin at
+    ``ROUND_BYTES``, one below that size and one from there on, the first capped by the second."""
     short = replace(law, hop_s=0.0, chunk=None)
     small, large = rows.where(rows.nbytes < ROUND_BYTES), rows.where(rows.nbytes >= ROUND_BYTES)
     if law.hop_s == 0.0 or not len(large.nbytes):
@@ -151,17 +152,15 @@ def _inside_a_host(rows: Table, law: Law) -> list[_Piece]:
 
 
 def _total(rows: Table, law: Law, algorithm: Algorithm) -> tuple[Floats, Floats]:
-    """Knots of the bytes moved and seconds a byte, floor included, of what hops leave of the times."""
+    """Fit knots (bytes moved) and seconds per byte, floor included, to the times without hops and shared paths."""
     flowing = rows.seconds - law.inside_s(rows, algorithm) - law.hops_s(rows, algorithm)
     return smooth_curve(law.moved(rows, algorithm), flowing, rows.seconds)
 
 
 def _piece(regime: Regime, algorithm: Algorithm, law: Law, rows: Table, curve: tuple[Floats, Floats]) -> _Piece:
-    """The part of a curve (knots, shares) that a regime needs, with an octave on either side, as groups of other sizes
-    move as many bytes there.
-
-    Its floor is where the line through its sizes begins; below the smallest size of all, most of what that takes.
-    """
+    """Cut the part of a curve (knots, seconds per byte) that a regime needs, and an octave on either side, as groups of
+    other sizes may need it. Its floor is the start of a line through its sizes; for a ring from 0 bytes on,
+    ``FLOOR_SHARE`` of the shortest time."""
     low, high, _ = regime
     knots, shares = curve
     moved = law.moved(rows, algorithm)
@@ -179,7 +178,7 @@ def _piece(regime: Regime, algorithm: Algorithm, law: Law, rows: Table, curve: t
 
 
 def _entry(pieces: Sequence[_Piece]) -> Collective:
-    """One entry from the curves of these pieces of one regime and algorithm."""
+    """Return one profile entry, the mean curve of pieces of the same regime and algorithm."""
     law, algorithm, (low, high, protocol) = pieces[0].law, pieces[0].algorithm, pieces[0].regime
     curve = mean_curve([piece.curve for piece in pieces])
     bandwidth = rounded(1.0 / float(curve.shares[-1]))
@@ -216,14 +215,14 @@ def _entry(pieces: Sequence[_Piece]) -> Collective:
 
 
 def _missed(piece: _Piece) -> Floats:
-    """Logarithms [n] of measured over fitted times."""
+    """Return log(measured / fitted) [n] of the times of a piece."""
     law, rows, algorithm = piece.law, piece.rows, piece.algorithm
     hops = law.hops_s(rows, algorithm) + law.inside_s(rows, algorithm)
     return np.log(rows.seconds / (piece.curve.at(law.moved(rows, algorithm)) + hops))
 
 
 def _hop_s(tables: Sequence[Table], law: Law, algorithm: Algorithm) -> float:
-    """The law's hop, shortened where all hops of a call would take longer than ``FLOOR_SHARE`` of it."""
+    """Return the seconds of the law's hop, at most so long that hops take ``FLOOR_SHARE`` of the time of any call."""
     hop = law.tree_hop_s if algorithm == "tree" else law.hop_s
     for table in tables:
         rows = law.rows(table, algorithm)
@@ -236,16 +235,16 @@ def _hop_s(tables: Sequence[Table], law: Law, algorithm: Algorithm) -> float:
 
 
 def points(sizes: Floats, shares: Floats, spread: float | None) -> Points:
-    """A curve of a profile."""
+    """Return ``shares`` [k] at ``sizes`` [k] as a curve of a profile."""
     digits = [[rounded(float(number)) for number in column] for column in (sizes, shares)]
     return Points.of(digits[0], digits[1], "measured", spread=spread)
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """Relative errors [n] of the held-out rows of one table from ``LARGE_BYTES`` on, whose sizes are ``nbytes`` [n].
+    """Relative errors [n] of the held-out rows of one table with sizes ``nbytes`` [n] of ``LARGE_BYTES`` or more.
 
-    ``noise`` [n]: twice the standard error of each measured median as a share of it.
+    ``noise`` [n]: twice the standard error of each measured median, divided by it.
     """
 
     table: str
@@ -258,13 +257,13 @@ class Score:
         return float(self.errors.mean())
 
     def mean_from(self, low: float, high: float) -> float:
-        """Mean over the sizes from ``low`` up to but not with ``high``; NaN where there is none."""
+        """Mean over the sizes from ``low`` to below ``high``; NaN if there is none."""
         inside = (self.nbytes >= low) & (self.nbytes < high)
         return float(self.errors[inside].mean()) if inside.any() else float("nan")
 
 
 def predict(profile: Profile, fitted: Fitted, table: Table) -> Floats:
-    """Seconds [n] of an all-reduce of each size of a table, on a profile with these collectives instead of its own."""
+    """Predict seconds [n] of an all-reduce of each size of a table, with ``fitted`` replacing NCCL in ``profile``."""
     update = {"collectives": fitted.entries, "choices": fitted.choices}
     backend = profile.backends["nccl"].model_copy(update=update)
     changed = profile.model_copy(update={"backends": {**profile.backends, "nccl": backend}})
@@ -274,9 +273,9 @@ def predict(profile: Profile, fitted: Fitted, table: Table) -> Floats:
 
 
 def interpolation(profile: Profile, tables: Sequence[Table], seed: int = 0) -> list[Score]:
-    """Every size of an all-reduce predicted from the other sizes of its table, in ``FOLDS`` parts drawn by ``seed``.
+    """Predict each size of each all-reduce table from the other sizes in it, in ``FOLDS`` random parts, and score.
 
-    The law is learnt anew for each part, from the sizes of the table that are left and the machine's other tables.
+    The law is refitted for each part, to the remaining sizes of the table and the machine's other tables.
     """
     scores = []
     for table in tables:
@@ -295,10 +294,10 @@ def interpolation(profile: Profile, tables: Sequence[Table], seed: int = 0) -> l
 
 
 def left_out(profiles: dict[str, Profile], tables: Sequence[Table]) -> list[Score]:
-    """Every all-reduce table predicted without any all-reduce of its machine and rank count.
+    """Predict each all-reduce table without the all-reduces of its machine at its rank count, and score.
 
-    ``profiles``: of each GPU of the tables, one with room for the group. All is learnt from the all-reduces of the same
-    machine that are left, and from its single messages.
+    ``profiles``: for each GPU of the tables, a profile with enough devices. The fit uses the other all-reduces of the
+    same machine, and its single messages.
     """
     scores = []
     for table in tables:

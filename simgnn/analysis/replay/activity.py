@@ -1,5 +1,5 @@
-"""Replay the decisions of a recorded run in a simulation: exactly on the same partition, as fractions of the rows that
-may travel on another one, and by a fitted curve past the end of the record."""
+"""Replay the decisions of a recorded run (how many rows were sent in each epoch) in a simulation: exactly on the same
+partition, as fractions of the rows that may be sent on another one, and by a fitted curve after the recorded epochs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Recording:
 
     @property
     def accuracies(self) -> list[float] | None:
-        """Training accuracy of each epoch, where a controller used it."""
+        """Training accuracy of each epoch; None unless a controller of thresholds recorded it."""
         pair = next((pair for pair in accuracy_counts(self.program) if self.decisions.keys() >= set(pair)), None)
         if pair is None:
             return None
@@ -50,8 +50,8 @@ class Recording:
 
 @dataclass(frozen=True)
 class Replay:
-    """An activity for a simulation. ``transferred``: it was recorded on another partition. ``notes`` belong into the
-    result. ``accuracy``: that of the recorded ``run``."""
+    """Decisions for a simulation (``activity``). ``transferred``: they were recorded on another partition. ``notes``:
+    caveats for the result. ``accuracy``: that of the recorded ``run``."""
 
     activity: Mapping[str, IntArray]
     transferred: bool
@@ -61,8 +61,8 @@ class Replay:
 
 
 def read_recording(root: Path) -> Recording:
-    """Read the directory of a finished run. Raises :class:`ConfigError` where it is none, its files have changed,
-    nothing was decided, or the record ends before the run does."""
+    """Read the directory of a finished run. Raises :class:`ConfigError` if it is not one, if its files have changed, or
+    if the record is empty or incomplete."""
     run = RunDirectory(root)
     result, program = recorded_result(root), load_program(run.plan)
     decisions = decisions_of(read_activity(run.activity), program.ranks, program.calendar.steps)
@@ -82,10 +82,10 @@ def replay(
     seed: int,
     thresholds: Thresholds | None,
 ) -> Replay:
-    """The ``wanted`` decisions for ``epochs`` epochs of ``program``, planned on the partition of any of these digests.
+    """Return the ``wanted`` decisions for ``epochs`` epochs of ``program``; ``digests`` identify its partition.
 
-    ``thresholds``: the controller that the curve past the record follows, if any. Raises :class:`ConfigError` for
-    decisions that were not recorded, or that cannot be carried over.
+    ``thresholds``: controller of the threshold that the fitted curve depends on, if any. Raises :class:`ConfigError`
+    for decisions that were not recorded, or that cannot be carried over.
     """
     guards = set(guards_of(program)) & wanted
     same = bool(recording.digests & digests) and _same_rows(recording.program, program)
@@ -94,8 +94,8 @@ def replay(
         raise ConfigError(
             f"--activity: {recording.root} has no record of the decision '{lacking[0]}' "
             f"({len(lacking)} are missing; it has: {', '.join(sorted(recording.decisions))}); expected a run of this "
-            "experiment: the same model, communication and freshness (hosts that add up first, communication.exchange "
-            "= 'host-aggregated', decide other things than a single host)"
+            "experiment: the same model, communication and freshness (with communication.exchange = 'host-aggregated', "
+            "several hosts make other decisions than one host)"
         )
     notes = []
     if not same:
@@ -142,8 +142,8 @@ def replay(
 
 
 def _same_rows(there: Program, here: Program) -> bool:
-    """Whether decided exchanges have the same rows to choose from: hosts that add up first trade others on other
-    hosts, although the cut is the same."""
+    """Whether exchanges with decisions can send the same rows in both programs. With host-aggregated exchange these
+    rows also depend on which ranks share a host, even for equal partitions."""
     if there.ranks != here.ranks:
         return False
     routes = {op.route for _, op in here.ops if op.transfer is not None and op.transfer.decision is not None}
@@ -156,12 +156,12 @@ def _same_rows(there: Program, here: Program) -> bool:
 
 
 def _of_each_rank(recording: Recording, name: str, ranks: int, epochs: int) -> IntArray:
-    """A decision without peers on another partition: only one on which all ranks agreed has a meaning there."""
+    """Carry over, to another partition, a decision that each rank makes alone; possible only if all ranks agreed."""
     recorded = recording.decisions[name]
     if np.any(recorded != recorded[:1]) or epochs > recorded.shape[1]:
         raise ConfigError(
             f"--activity: decision '{name}' of {recording.root} was recorded for {recorded.shape[1]} epochs on "
-            f"{recorded.shape[0]} ranks, expected {epochs} epochs and the same partition: it is of each rank, so it "
-            "is replayed only as it was"
+            f"{recorded.shape[0]} ranks, expected {epochs} epochs and the same partition: ranks differ in it, "
+            "or the record is too short"
         )
     return np.repeat(recorded[:1, :epochs], ranks, axis=0)

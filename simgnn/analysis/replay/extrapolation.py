@@ -1,14 +1,14 @@
-"""Decisions past the end of a record: fractions of rows that are sent, and shares of blocks that guards let through.
+"""Extrapolate decisions past the end of a record: fractions of rows that are sent, shares of blocks that are broadcast.
 
-A row that moves by r an epoch, relative to its size, leaves a ball of radius epsilon after epsilon / r epochs if it
-drifts, after (epsilon / r)**2 if it walks at random. So of all rows about (r / epsilon)**kappa are sent, kappa in 1..2,
-with the threshold epsilon that the controller would reach. Source: docs/systems/cdfgnn.md (our own model; the paper has
-none). Deviation: fractions are of the rows that are not zero, and the first epoch is left out of the fit.
+A row is sent when it has moved by more than a threshold epsilon. If it moves by r per epoch, relative to its size, this
+takes epsilon / r epochs when it drifts, (epsilon / r)**2 when it walks at random. So about (r / epsilon)**kappa of all
+rows are sent, kappa in 1..2, with the epsilon that its controller would reach. Source: docs/systems/cdfgnn.md (our own
+model; not in the paper). Deviation: fractions are of the nonzero rows, and the fit leaves out the first epoch.
 
-Guards (docs/systems/sancus.md) are carried over as the share of each epoch and sync point. Each root sends whenever its
-running sum of shares reaches one; roots begin apart, which spreads what is sent over them. A block that moves by r of
-its bound an epoch is sent every r**-kappa epochs, and r settles. Deviation: the curve is fitted to the shares, since
-changes are not recorded.
+Guards (docs/systems/sancus.md) decide whether a rank (root) broadcasts its block. The share of roots that do is carried
+over for each epoch and sync point. A root sends whenever its running sum of shares reaches a whole number; the sums
+start apart, which spreads the broadcasts. A block that moves by r of its bound per epoch is sent every r**-kappa
+epochs. Deviation: the curve is fitted to the shares, since changes are not recorded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,8 +38,8 @@ SHORTEST = 3
 
 @dataclass(frozen=True)
 class Curve:
-    """f(e) = min(1, (r(e) / epsilon(e))**kappa), r(e) = settled + excess exp(-e / decay_epochs), for e >= 1: in epoch 0
-    everything is sent, since nothing was before."""
+    """Fraction of rows sent in epoch e >= 1: f(e) = min(1, (r(e) / epsilon(e))**kappa), where rows change by r(e) =
+    settled + excess exp(-e / decay_epochs) per epoch. In epoch 0 all rows are sent."""
 
     excess: float
     settled: float
@@ -52,8 +52,8 @@ class Curve:
 
 
 def fit_curve(fractions: Floats, epsilon: Floats) -> Curve:
-    """The curve nearest to the fractions of epochs 1, 2, ..., by least squares of logarithms. An epoch in which all
-    rows were sent counts only where the curve has fewer."""
+    """Fit a curve to the fractions of epochs 1, 2, ..., by least squares of logarithms. An epoch in which all rows were
+    sent adds an error only if the curve is below 1 there."""
     epochs = np.arange(1, len(fractions) + 1, dtype=np.float64)
     logs = np.log(np.maximum(fractions, LEAST))
     full = fractions >= 1.0
@@ -82,11 +82,11 @@ def _curve(numbers: Floats) -> Curve:
 def continue_fractions(
     fractions: Floats, thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int
 ) -> Floats:
-    """Recorded fractions float64 [E], continued to ``epochs`` as :func:`way_on` says.
+    """Continue recorded fractions float64 [E] to ``epochs`` epochs as :func:`way_on` says.
 
     ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). The first epoch sends
-    everything and is ignored. Where nothing was sent after it, nothing will be. The curve describes the most rows that
-    any epoch sent, as far from training vertices gradients are zero and never sent.
+    everything and is ignored. If nothing was sent after it, nothing will be. The curve is scaled to the largest
+    fraction of any epoch, as far from training vertices gradients are zero and never sent.
     """
     recorded, told = len(fractions), fractions[1:] if len(fractions) > 1 else fractions
     most = float(fractions.max(initial=0.0))
@@ -102,21 +102,21 @@ def continue_fractions(
 
 
 def no_curve(recorded: int, epsilon: Floats) -> str | None:
-    """Why no curve can be fitted to so many ``recorded`` epochs with these thresholds; None: one can."""
+    """Return why no curve can be fitted to ``recorded`` epochs with thresholds ``epsilon``; None if one can be."""
     if recorded - 1 < FEWEST:
         return f"fewer than {FEWEST} epochs after the first determine no curve"
     return "a threshold of 0 has no curve" if np.any(epsilon <= 0) else None
 
 
 def way_on(recorded: int, epsilon: Floats) -> str:
-    """What follows so many ``recorded`` epochs, in words: a curve, or the mean of the last LAST epochs."""
+    """Describe how ``recorded`` epochs are continued: by a curve, or by the mean of the last LAST epochs."""
     why = no_curve(recorded, epsilon)
     return "a curve fitted to it" if why is None else f"the mean of its last {min(LAST, max(1, recorded - 1))} ({why})"
 
 
 def epsilons(thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int) -> Floats:
-    """The threshold of each epoch, float64 [epochs]: of the controller (None: 0) on recorded accuracies, and then on
-    ones that go on like them."""
+    """Return the threshold of each epoch, float64 [epochs], that the controller sets from recorded accuracies and then
+    from extrapolated ones; without a controller (None), 0."""
     if thresholds is None:
         return np.zeros(epochs)
     state, found = thresholds.start(), []
@@ -129,7 +129,7 @@ def epsilons(thresholds: Thresholds | None, accuracies: Sequence[float] | None, 
 
 
 def continue_accuracies(known: Sequence[float], epochs: int, seed: int) -> Floats:
-    """Accuracies [epochs]: the known ones, then top (1 - exp(-e / tau)) fitted to them, with noise of their own size.
+    """Continue accuracies to [epochs]: the known ones, then top (1 - exp(-e / tau)) fitted to them, with their noise.
 
     Without noise the threshold would only rise. The noise of an epoch depends on the seed and the epoch alone.
     """
@@ -151,14 +151,14 @@ def continue_accuracies(known: Sequence[float], epochs: int, seed: int) -> Float
 
 
 class OwnerGuard(NamedTuple):
-    """The sync point (layer, phase) of a guard, and the root whose block it sends."""
+    """Where a guard decides on a broadcast: its sync point (layer, phase), and the rank that owns the block."""
 
     point: tuple[int, str]
     root: int
 
 
 def guards_of(program: Program) -> dict[str, OwnerGuard]:
-    """The guards of a program's broadcasts, by the decision whether a block is broadcast."""
+    """Return the guards of a program's broadcasts, by the name of the decision."""
     return {
         op.guard.decision: OwnerGuard((op.layer, op.phase), op.root)
         for _, op in program.ops
@@ -169,10 +169,10 @@ def guards_of(program: Program) -> dict[str, OwnerGuard]:
 def carried_guards(
     recorded: Mapping[str, IntArray], there: Program, here: Program, epochs: int, same: bool
 ) -> dict[str, IntArray]:
-    """Decisions whether to broadcast (guards) of ``here``, int64 [P, epochs, 1] by name, from the record of ``there``.
+    """Carry decisions whether to broadcast (guards) over from ``there`` to ``here``: int64 [P, epochs, 1] by name.
 
-    ``same``: the record is of this partition, so that it holds as far as it goes. Raises :class:`ConfigError` for a
-    sync point or guard that was not recorded, or guards on which ranks differ.
+    ``same``: both have the same partition, so recorded epochs are copied. Raises :class:`ConfigError` for a sync point
+    or guard that was not recorded, or guards on which ranks differ.
     """
     sends: dict[tuple[int, str], dict[int, NDArray[np.int64]]] = {}
     for name, (point, root) in guards_of(there).items():
@@ -210,8 +210,8 @@ def way_of_shares(recorded: int) -> str:
 
 
 def _continued(shares: NDArray[np.float64], epochs: int) -> NDArray[np.float64]:
-    """Shares [E] of a record continued to ``epochs``. The first epoch sends everything and is ignored; a short record
-    goes on at its mean."""
+    """Continue shares [E] of blocks that are sent to ``epochs``. The first epoch sends everything and is ignored; a
+    short record continues with its mean."""
     later, more = shares[1:], max(0, epochs - len(shares))
     if not len(later):
         found = np.full(more, shares.mean())
@@ -229,7 +229,7 @@ def _continued(shares: NDArray[np.float64], epochs: int) -> NDArray[np.float64]:
 
 
 def _realised(shares: NDArray[np.float64], root: int, ranks: int) -> NDArray[np.int64]:
-    """Whether a root sends in each epoch: whenever its sum of shares passes a whole number; all do in the first."""
+    """Whether a root sends in each epoch: in the first, then whenever its sum of shares passes a whole number."""
     # shares are quotients of small numbers: what misses a whole number by rounding has reached it
     sums = np.floor(np.cumsum(np.append(root / ranks, shares)) + 1e-9)
     found: NDArray[np.int64] = (np.diff(sums) > 0).astype(np.int64)

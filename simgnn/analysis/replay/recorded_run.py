@@ -1,6 +1,6 @@
-"""A recorded run, and how an experiment differs from it: what is rejected, noted, or of no consequence.
+"""Compare an experiment with a recorded run: which differences are rejected, noted or ignored.
 
-A simulation knows nothing of accuracy. Where what is computed does not depend on the hardware, the accuracy after an
+A simulation does not compute accuracy. Where what is computed does not depend on the hardware, the accuracy after an
 epoch is that of the recorded run, and only the time at which the epoch ends is predicted.
 """
 
@@ -36,21 +36,21 @@ Difference = tuple[str, Any, Any]
 
 
 class RecordedPlan(NamedTuple):
-    """What a run was trained on: its plan.json, and what planning chose for ``auto``, by key path."""
+    """The plan of a run: its plan.json, and by key path what planning chose where the experiment states ``auto``."""
 
     file: PlanFile
     resolved: Mapping[str, Any]
 
     @property
     def digests(self) -> frozenset[str]:
-        """Digests that each name its partition."""
+        """Digests of its partition; any one of them identifies it."""
         return frozenset(digest for digest in (self.file.partition_digest, self.file.cut_digest) if digest)
 
 
 def recorded_result(root: Path) -> Result:
-    """The result of the run in ``root``, with its accuracy after each evaluated epoch.
+    """Return the result of the run in ``root``, with its accuracy after each evaluated epoch.
 
-    Raises :class:`ConfigError` where ``root`` holds no run that ended well, or a sealed file of it has changed.
+    Raises :class:`ConfigError` if ``root`` holds no successful run, or a sealed file of it has changed.
     """
     path = RunDirectory(root).result
     expected = "expected the directory of a finished `simgnn run`"
@@ -59,7 +59,7 @@ def recorded_result(root: Path) -> Result:
     check_seal(root, "copy the whole directory again, or run the experiment again")
     result = read_result(path)
     if result.backend == "sim":
-        raise ConfigError(f"--activity: got {root}, which holds a prediction; {expected}: predictions decide nothing")
+        raise ConfigError(f"--activity: got {root}, which holds a prediction; {expected}")
     if result.status != "ok":
         raise ConfigError(
             f"--activity: got {root}, whose run ended with status '{result.status}' ({result.message}); {expected}"
@@ -68,7 +68,7 @@ def recorded_result(root: Path) -> Result:
 
 
 def on_clock(accuracy: Sequence[Accuracy], epoch_s: Sequence[float]) -> list[TimedAccuracy]:
-    """``accuracy`` at the ends of its epochs, which take ``epoch_s`` seconds each, one after the other.
+    """Add to each accuracy the time at which its epoch ends; epochs take ``epoch_s`` seconds, one after the other.
 
     Epochs that were not predicted are left out. Evaluations take no time, as in ``epoch_s``.
     """
@@ -78,7 +78,7 @@ def on_clock(accuracy: Sequence[Accuracy], epoch_s: Sequence[float]) -> list[Tim
 
 
 def recorded_plan(root: Path) -> RecordedPlan:
-    """The plan of the run in ``root``. Raises :class:`ConfigError` where it cannot be read."""
+    """Read the plan of the run in ``root``. Raises :class:`ConfigError` if it cannot be read."""
     plan = RunDirectory(root).plan
     try:
         return RecordedPlan(read_plan(plan / "plan.json"), load_toml(plan / "resolved.toml"))
@@ -87,8 +87,8 @@ def recorded_plan(root: Path) -> RecordedPlan:
 
 
 def check_complete(root: Path, program: Program, recorded: int, trained: int) -> None:
-    """Raise :class:`ConfigError` where the record in ``root`` ends too early: ``program`` decides something in one of
-    the ``trained`` epochs after the ``recorded`` ones."""
+    """Raise :class:`ConfigError` if the record in ``root`` is too short: ``program`` makes decisions in one of its
+    ``trained`` epochs, but only the first ``recorded`` epochs were recorded."""
     deciding = set()
     for template, op in program.ops:
         sizes = (*op.sizes, *(program.buffers[access.buffer].rows for access in op.writes))
@@ -104,15 +104,15 @@ def check_complete(root: Path, program: Program, recorded: int, trained: int) ->
 
 
 def stated_differences(differences: Sequence[Difference], resolved: Mapping[str, Any]) -> list[Difference]:
-    """``differences`` without those that planning may still resolve: ``auto`` on one side, where the record has
-    ``resolved`` the key."""
+    """Return ``differences`` without keys on which planning may still agree: ``auto`` on one side, and a value that
+    planning chose for the run (``resolved``)."""
     return [(key, there, here) for key, there, here in differences if key not in resolved or AUTO not in (there, here)]
 
 
 def planned_differences(
     differences: Sequence[Difference], stated: Mapping[str, Any], there: Mapping[str, Any], here: Mapping[str, Any]
 ) -> list[Difference]:
-    """``differences`` in stated values, with what planning chose ``there`` and ``here`` in the place of ``auto``.
+    """Return the ``differences`` left after planning chose values for ``auto``, ``there`` (in the run) and ``here``.
 
     Planning may choose otherwise for other epochs, and one side may state what the other chose. ``stated``: values
     here, by key path. Where the numbers of layers differ, choices of each layer are not compared.
@@ -133,7 +133,7 @@ def planned_differences(
 
 
 def _shown(key: str, stated: Any, resolved: Any) -> Any:
-    """The stated value; for ``auto``, the value that a user would have to state for the same choice."""
+    """Return the stated value, or for ``auto`` the value that a user would have to state for the same choice."""
     if stated != AUTO:
         return stated
     if key == HOIST:
@@ -146,7 +146,7 @@ def _shown(key: str, stated: Any, resolved: Any) -> Any:
 def graph_differences(
     differences: Sequence[Difference], source: str, there: str | None, here: str | None
 ) -> list[Difference]:
-    """``differences`` with those of ``[graph]`` decided by the graphs' digests, where both are known.
+    """Return ``differences``, but let the graphs' digests, if both are known, decide whether ``[graph]`` differs.
 
     The same graph may have many names, and another graph may have replaced the file ``source``.
     """
@@ -168,7 +168,7 @@ def different_experiment(
     policies: Mapping[str, type[Policy]],
     irrelevant: Collection[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """(faults, notes) for ``differences``: policies must decide as those of the record, and the same rows must travel.
+    """Sort ``differences`` into faults (policies decide otherwise, other rows are sent) and notes (learning differs).
 
     ``policies``: those here, by slot; each states what another value of its options changes. Where the kind of a policy
     differs, its options are not compared. Keys in ``irrelevant`` are ignored.

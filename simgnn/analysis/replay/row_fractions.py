@@ -1,12 +1,11 @@
-"""Recorded numbers of rows as fractions of those that may travel: on another partition, or past the record's end.
+"""Carry recorded numbers of sent rows over to another partition or to later epochs, as fractions of the most possible.
 
-Publications of masters depend on the number of replicas r of a vertex. For an r that the record has seen, the recorded
-share is published. For others there is a law: a master publishes a vertex in epochs in which any of its r copies moved.
-If copies moved independently, each with the probability f with which mirrors send, that would happen with probability
-1 - (1 - f)**r. They move together to some degree, so r**c stands for r, with the c of each epoch that gives the rows
-that the record published. Source: docs/systems/cdfgnn.md (our own model; there c is 1). Deviation: the share of mirrors
-that send does not depend on their number, as nobody records it by replicas. Where hosts add up their mirrors first,
-hosts stand for replicas.
+How often masters publish a vertex (send it to its mirrors) depends on its number of replicas r. For an r in the record,
+the recorded share is used. For others there is a model: a master publishes a vertex in epochs in which any of its r
+copies moved. If copies moved independently, each with the probability f with which mirrors send, that would happen with
+probability 1 - (1 - f)**r. They move together to some degree, so r**c replaces r, with c fitted to each epoch's
+recorded rows. Source: docs/systems/cdfgnn.md (our own model; there c is 1). Deviation: the share of mirrors that send
+does not depend on r, as it is not recorded by r. With host-aggregated exchange, r counts hosts instead of replicas.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +28,10 @@ HALVINGS = 60
 
 @dataclass(frozen=True)
 class CarriedRows:
-    """Decisions of a run of the program ``there``, for ``epochs`` epochs of the program ``here``.
+    """Carries decisions of a run of the program ``there`` over to ``epochs`` epochs of the program ``here``.
 
-    ``same``: both are of one partition, so that the record holds as far as it goes. ``accuracies``, ``thresholds``:
-    arguments of :func:`continue_fractions` for the curve past the record.
+    ``same``: both have the same partition, so recorded epochs are copied. ``accuracies``, ``thresholds``: arguments of
+    :func:`continue_fractions` for later epochs.
     """
 
     decisions: Mapping[str, IntArray]
@@ -45,12 +44,12 @@ class CarriedRows:
     thresholds: Thresholds | None
 
     def fractions(self, name: str, most: int) -> Floats:
-        """Share of ``most`` rows that all ranks together decided on, float64 [epochs]. Raises :class:`ConfigError` for
-        a decision with gaps."""
+        """Return the rows of a decision, summed over ranks, as fractions of ``most``, float64 [epochs]. Raises
+        :class:`ConfigError` for a decision that is missing in an epoch."""
         return self._continued(self._recorded(name), most)
 
     def tallied(self, name: str, most: int) -> Floats:
-        """:meth:`fractions` of a tally, which may have gaps on ranks that have nothing to count."""
+        """Like :meth:`fractions`, for a count that is missing on ranks that have nothing to count."""
         return self._continued(np.maximum(self.decisions[name][..., 0], 0), most)
 
     def _continued(self, recorded: IntArray, most: int) -> Floats:
@@ -60,7 +59,7 @@ class CarriedRows:
         return np.asarray(found[: self.epochs], dtype=np.float64)
 
     def of_pairs(self, name: str) -> IntArray:
-        """Rows of each pair of an exchange, int64 [P, P, epochs, 1]."""
+        """Return the rows that each pair of ranks exchanges, int64 [P, P, epochs, 1]."""
         most = limits(self.here, name)
         recorded = int(limits(self.there, name).sum())
         if not recorded and most.any():
@@ -72,12 +71,12 @@ class CarriedRows:
         return self._with_record(name, shared_out(most, self.fractions(name, recorded)))
 
     def of_ranks(self, rows: Decision) -> IntArray:
-        """Rows of a buffer, int64 [P, epochs, 1], as fractions of their bound."""
+        """Return the rows in a buffer, int64 [P, epochs, 1]: the recorded fraction of its largest size."""
         there, here = (one.sizes.per_rank(rows.bound, 0, 0) for one in (self.there, self.here))
         return self._with_record(rows.name, shared_out(here, self.fractions(rows.name, int(there.sum()))))
 
     def _with_record(self, name: str, rows: IntArray) -> IntArray:
-        """``rows`` [..., epochs] with what was recorded of this very partition, and an axis of steps."""
+        """Put recorded epochs into ``rows`` [..., epochs] if the partition is the same, and add an axis of steps."""
         if self.same:
             recorded = self._recorded(name)
             kept = min(self.epochs, recorded.shape[-1])
@@ -87,32 +86,30 @@ class CarriedRows:
     def _recorded(self, name: str) -> IntArray:
         recorded: IntArray = self.decisions[name][..., 0]
         if np.any(recorded < 0):
-            raise ConfigError(
-                f"--activity: decision '{name}' was not taken in every recorded epoch; record the run again"
-            )
+            raise ConfigError(f"--activity: decision '{name}' is missing in some recorded epochs; record the run again")
         return recorded
 
 
 def limits(program: Program, name: str) -> IntArray:
-    """Rows that may travel between each pair, int64 [P, P], in the exchange that a decision is of."""
+    """Return the most rows that each pair of ranks may send, int64 [P, P], in the exchange with this decision."""
     for _, op in program.ops:
         if op.transfer is not None and op.transfer.decision is not None and op.transfer.decision.name == name:
             assert op.route is not None
             return program.sizes.routes[op.route].matrix(program.ranks)
-    raise ConfigError(f"--activity: decision '{name}' belongs to no exchange, so it cannot be used as fractions")
+    raise ConfigError(f"--activity: decision '{name}' belongs to no exchange, so its rows cannot be carried over")
 
 
 def shared_out(limits: IntArray, fractions: Floats) -> IntArray:
-    """Whole rows int64 [..., E] nearest to ``limits`` [...] times ``fractions`` [E] of 0..1, see :func:`whole`."""
+    """Return ``limits`` [...] times ``fractions`` [E] (0 to 1), rounded to int64 [..., E] by :func:`whole`."""
     return whole(limits[..., None] * fractions)
 
 
 def whole(rows: Floats) -> IntArray:
-    """Whole numbers int64 [..., E] next to ``rows`` [..., E] that add up, over all but the last axis, to the rounded
-    sum of ``rows``. None exceeds its own row rounded up.
+    """Round ``rows`` [..., E] to int64, so that the sum over all but the last axis is the rounded sum of ``rows``. No
+    number exceeds its own value rounded up.
 
-    Rounded one by one, fractions of small numbers would all vanish: of three rows of each of a thousand pairs, a tenth
-    is three hundred rows and not none.
+    Rounded one by one, small numbers would all become zero: a tenth of three rows of each of a thousand pairs is three
+    hundred rows and not none.
     """
     ends = np.floor(np.cumsum(rows.reshape(-1, rows.shape[-1]), axis=0) + 0.5).astype(np.int64)
     found = np.diff(ends, axis=0, prepend=0).reshape(rows.shape)
@@ -121,7 +118,7 @@ def whole(rows: Floats) -> IntArray:
 
 
 def arrivals(program: Program) -> dict[str, str]:
-    """Decisions that count what arrives -> the decision of what is sent."""
+    """Map each decision that counts the rows received to the decision that counts the rows sent."""
     result = {}
     for _, op in program.ops:
         if op.transfer is not None and op.transfer.decision is not None:
@@ -132,8 +129,8 @@ def arrivals(program: Program) -> dict[str, str]:
 
 
 def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], str]:
-    """Estimate the decisions of each ``wanted`` :class:`Publication` on this partition: rows sent by pair int64 [P, P,
-    epochs, 1] and masters that send int64 [P, epochs, 1], by name. Empty, with the reason, if copies are unknown."""
+    """Estimate each ``wanted`` :class:`Publication` here, by decision: rows sent by pair int64 [P, P, epochs, 1],
+    masters that send int64 [P, epochs, 1]. Returns none, and the reason, if the statistics do not count copies."""
     recorded = {one.published: one for one in carried.there.publications}
     result: dict[str, IntArray] = {}
     for one in carried.here.publications:
@@ -169,7 +166,7 @@ def _carried(carried: CarriedRows, there: Publication, here: Publication) -> dic
 
 
 def fitted_exponents(moved: Floats, sent: Floats, rows: Mapping[int, int]) -> Floats:
-    """The c of each epoch, float64 [epochs], between 0 (copies move together) and LARGEST_EXPONENT.
+    """Fit the exponent c of r**c for each epoch, float64 [epochs]: 0 (copies move together) to LARGEST_EXPONENT.
 
     ``moved``: share of mirrors that sent; ``sent``: share of ``rows`` (by number of replicas) that were published.
     """
@@ -183,8 +180,8 @@ def fitted_exponents(moved: Floats, sent: Floats, rows: Mapping[int, int]) -> Fl
 
 
 def woken_share(moved: Floats, sent: Floats, exponent: Floats, replicas: int) -> Floats:
-    """Share of the vertices with so many ``replicas`` that are published in each epoch, float64 [epochs]. Where no
-    mirror sent, or all rows were published, it is the record's own share."""
+    """Return the share of vertices with this number of ``replicas`` that are published, float64 [epochs]. Where no
+    mirror sent, or all rows were published, it is the share of all vertices."""
     plain = (moved <= 0) | (sent >= 1)
     return np.where(plain, np.minimum(sent, 1.0), _any_moves(moved, replicas, exponent))
 

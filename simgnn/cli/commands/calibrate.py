@@ -68,7 +68,7 @@ def command(
 
     if page is not None and not report:
         raise ConfigError(
-            f"{page}: a file without --report; expected `simgnn calibrate --report {page}`, or --out FILE"
+            f"{page}: got a file, but no --report; expected `simgnn calibrate --report {page}`, or --out FILE"
         )
     place = measuring.torchrun_place()
     leads = place is None or place.rank == 0

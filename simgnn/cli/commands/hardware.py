@@ -71,8 +71,8 @@ def show_profile(
 ) -> None:
     """Show a profile as a tree, and the bandwidth between its devices.
 
-    The matrix gives what one large message reaches from the device of its row to that of its column when nothing else
-    is sent; the diagonal is the link among ranks on one device. Example: [bold]simgnn hardware show cpu-100gbe-8[/bold]
+    The matrix gives the rate of one large message from the row's device to the column's when nothing else is sent; the
+    diagonal is between ranks on one device. Example: [bold]simgnn hardware show cpu-100gbe-8[/bold]
     """
     # loaded when the command runs: its help starts fast
     from simgnn.hardware.profile.profile import load_profile
@@ -102,8 +102,8 @@ def check_profile(
     """Check a profile and report all its faults at once; exit status 2 when there are any.
 
     Checks keys, units and values; names of things that do not exist; devices that nothing reaches; bandwidths of zero;
-    and that there is one of each curve and collective that training is priced from: size ranges of a collective meet
-    but do not overlap, and a choice says which of its algorithms is used. Example: [bold]simgnn hardware check
+    and that each curve and collective that predictions use exists exactly once: size ranges of a collective have no
+    gap or overlap, and if it has several algorithms, an entry says which is used. Example: [bold]simgnn hardware check
     mine.toml[/bold]
     """
     # loaded when the command runs: its help starts fast

@@ -47,10 +47,10 @@ def command(
     Writes every batch of every epoch and rank to DIR. Example:
     [bold]simgnn sample vanilla --ranks 4 --epochs 10 --set batching.kind=seeded --out batches[/bold]
 
-    The seed, the rank, the epoch and its number alone decide a batch: threads, interruptions and who writes what change
-    no byte. An interrupted call continues where it stopped, more --epochs extend DIR, and several processes may share
-    the work with --only-rank. The digest tells two folders apart. With --set batching.storage=DIR simulate and run take
-    what they need from DIR, and add what is missing.
+    A batch depends only on the seed, the rank, the epoch and its number, not on threads, interruptions or the process
+    that writes it. An interrupted call continues where it stopped, more --epochs extend DIR, and several processes may
+    share the work with --only-rank. The digest tells two folders apart. With --set batching.storage=DIR simulate and
+    run take what they need from DIR, and add what is missing.
 
     batching.kind is seeded (fan-outs 25, 10) or sampled (15, 10, 5); batching.fanouts counts from the seed vertices and
     has one entry a layer; batching.batch_size is that of a rank (batching.global_batch: of all ranks, divided evenly);
@@ -60,14 +60,14 @@ def command(
     [bold]input rows[/bold]: vertices whose features a batch needs, each once.
     [bold]duplicates[/bold]: edges whose source the batch held already.
     [bold]remote[/bold]: rows that another rank owns, and must send.
-    [bold]frequency[/bold]: in how many batches of one rank and epoch a remote row is needed; a cache of the most
-    frequent rows saves as much.
+    [bold]frequency[/bold]: in how many batches of one rank and epoch a remote row is needed; the higher, the
+    more transfers a cache saves.
 
     [bold]--hot-rows 0,1000,10000[/bold] reports, without sampling anew, what is pulled from other hosts when each rank
     keeps that many of the rows that its batches of an epoch need most often, by rank pair with --json. Ranks of a host
     share the memory of its rows, so it takes several hosts (--set cluster.hosts=4).
-    [bold]rows pulled[/bold]: by batches, as the cache lacks them.
-    [bold]rows cached[/bold]: pulled to fill the caches, anew in each epoch (placement.hot_scope=run: one cache, chosen
+    [bold]rows pulled[/bold]: fetched for batches, because the cache does not hold them.
+    [bold]rows cached[/bold]: fetched to fill the caches, anew in each epoch (placement.hot_scope=run: one cache, chosen
     from all batches, filled once).
     [bold]buffers[/bold]: this epoch's cache, the next one's (placement.hot_scope=run: the one cache), and as many
     batches as the schedule stages (schedule.kind prefetch: schedule.window; else 1).

@@ -38,9 +38,9 @@ def fetch_reports(
     threads: int | None,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    """Plan what the experiment's store fetches (``fetch_plan``), and what caches of ``sizes`` and of the experiment's
-    size would save (``fetches``), from the batches of all ranks; empty if neither is asked for. ``source``: digest of
-    the data that batches were made from."""
+    """Plan the fetches of the experiment's feature store (``fetch_plan``), and report what caches of ``sizes`` and of
+    the experiment's own size would save (``fetches``), from the batches of all ranks; empty if neither is asked for.
+    ``source``: digest of the data that batches were made from."""
     placement, batching = experiment.row_store, experiment.batching
     hosts, epochs = np.array(experiment.rank_hosts(), np.int64), experiment.train.epochs
     if not sizes and placement is None:
@@ -113,11 +113,11 @@ def hot_row_counts(text: str) -> list[int]:
 
 
 def fetch_report(found: Forecast, row_bytes: int | None, window: int) -> dict[str, Any]:
-    """Build the report on fetches as plain values. Rows are sums over ranks and epochs, ``buffer_rows`` of the fullest
-    rank.
+    """Build the report on fetches as plain values. Rows are sums over ranks and epochs; ``buffer_rows`` is the largest
+    of a rank.
 
-    ``row_bytes``: of one input row, None if the graph has no features. ``window``: batches with a staging buffer.
-    ``enough_hot_rows`` is None if caches keep rows of the previous epoch, which costs nothing.
+    ``row_bytes``: of one input row, None if the graph has no features. ``window``: number of staged batches.
+    ``enough_hot_rows`` (more save nothing) is None if caches keep rows of the previous epoch at no cost.
     """
     curve = found.curve
     buffers = staged_rows(found.slots, found.largest, window, 1 if found.whole_run else 2).max(axis=1)

@@ -15,8 +15,8 @@ from simgnn.tomlfile import Table
 
 @dataclass(frozen=True)
 class Variation:
-    """Factors on assumptions: in-edges, halo rows, hits of rows read again, excess of the largest rank over the mean,
-    needed memory; ``set``: a choice of open settings."""
+    """Factors on assumptions: in-edges, halo rows, cache hits of repeated reads (``reuse``), by how much the largest
+    rank exceeds the mean (``balance``), needed memory. ``set``: one alternative of the settings that are left open."""
 
     edges: float = 1.0
     halo: float = 1.0
@@ -27,7 +27,7 @@ class Variation:
 
 
 def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool) -> list[Variation]:
-    """List the variations to predict: none, each assumption alone up and down, each open setting of the ``kind``."""
+    """List the variations to predict: no change, each assumption up and down, each open setting of the ``kind``."""
     names = ["edges", "memory", *(["halo"] if ranks > 1 else []), *(["reuse"] if suite.reuse else [])]
     names += ["balance"] if suite.balance and ranks > 1 and not counted else []
     factors: list[dict[str, Any]] = [{name: way} for name in names for way in (1 - suite.vary, 1 + suite.vary)]
@@ -82,7 +82,7 @@ def _as_counted(dataset: Dataset, counted: Counted, change: Variation) -> Divisi
 
 
 def _imbalance(suite: PublishedSuite, ranks: int, change: Variation) -> tuple[float, float]:
-    """Return the largest over the mean of edges, and of halo rows, of a rank."""
+    """Return the imbalance (largest rank over mean rank) of edges, and of halo rows."""
     if suite.balance is None:
         return 1.0, 1.0
     found = []
@@ -127,7 +127,7 @@ def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, c
 
 def _locality(reuse: Reuse, like: GraphReuse, factor: float, sources: IntArray, edges: IntArray) -> list[list[float]]:
     """Compute reuse profiles of ranks, [P][bins], like :func:`simgnn.graph.locality.reuse_profile`. A first read never
-    hits. Later reads hit as often as on the graph ``like`` when bin k's 2**k rows are the same share of the rows."""
+    hits. Repeated reads hit as often as on the graph ``like`` where 2**k rows (bin k) are the same share of rows."""
     table = []
     for rows, reads in zip(sources.tolist(), edges.tolist(), strict=True):
         again = 1.0 - min(rows / max(reads, 1), 1.0)
@@ -138,7 +138,7 @@ def _locality(reuse: Reuse, like: GraphReuse, factor: float, sources: IntArray, 
 
 
 def kept_bytes(kept: Kept, widths: Sequence[int], division: Division) -> int:
-    """Return the bytes on the fullest rank by its system's formula. ``widths``: before, between, after layers."""
+    """Return the bytes on the fullest rank by the formula ``kept``. ``widths``: of inputs, hidden rows, outputs."""
     replicated = kept.rows * sum(widths)
     own = kept.hidden * sum(widths[1:-1]) + kept.last * widths[-1]
     values = (division.rows + division.halo) * replicated + division.rows * own

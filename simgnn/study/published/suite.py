@@ -60,8 +60,8 @@ class Dataset(Strict):
         for ranks, share in self.halo.items():
             if not ranks.isdecimal() or share > int(ranks) - 1:
                 raise ValueError(
-                    f"halo.{ranks}: got {share:g}, expected a rank count as the key and at most that less one: each "
-                    "vertex is a halo row on all ranks but its owner at most"
+                    f"halo.{ranks}: got {share:g}, expected a rank count as the key, and a value of at most that "
+                    "count - 1: a vertex can be a halo row on all ranks but its owner"
                 )
         for ranks, one in self.counted.items():
             if not ranks == str(len(one.rows)) == str(len(one.edges)):
@@ -73,8 +73,8 @@ class Dataset(Strict):
 
 
 class GraphReuse(Strict):
-    """Reuse of rows counted on a graph: ``degree``, in-edges per vertex, and ``hits``, the share of repeated reads that
-    find the row among the rows read last."""
+    """Reuse of rows counted on a graph: ``degree``, in-edges per vertex, and ``hits``, for each of :attr:`Reuse.shares`
+    the share of repeated reads that find the row among the rows read last."""
 
     graph: StrictStr
     degree: Positive
@@ -82,8 +82,8 @@ class GraphReuse(Strict):
 
 
 class Reuse(Strict):
-    """How often a row that is read again is among the rows read last, when these are ``shares`` of all rows. A graph
-    that is not available counts as like the graph in ``of`` with the nearest number of in-edges per vertex."""
+    """How often a repeated read finds its row among the rows read last, if these are ``shares`` of all rows. A graph
+    that is not available is taken to be like the graph in ``of`` with the nearest number of in-edges per vertex."""
 
     shares: Annotated[tuple[Positive, ...], Field(min_length=2)]
     of: Annotated[tuple[GraphReuse, ...], Field(min_length=1)]
@@ -95,7 +95,7 @@ class Reuse(Strict):
             raise ValueError("shares: expected increasing numbers that end with 1.0")
         for one in self.of:
             if len(one.hits) != len(self.shares) or one.hits[-1] != 1.0 or any(b < a for a, b in pairwise(one.hits)):
-                raise ValueError(f"of.hits: expected as many as shares that do not fall and end with 1.0 ({one.graph})")
+                raise ValueError(f"of.hits ({one.graph}): expected one for each share, none falling, the last 1.0")
         return self
 
     def like(self, degree: float) -> GraphReuse:
@@ -104,7 +104,7 @@ class Reuse(Strict):
 
 
 class Balance(Strict):
-    """Assumed largest over mean in-edges and halo rows of partitions that cannot be counted, by rank count."""
+    """Assumed imbalance (largest over mean) of in-edges and halo rows if none can be counted, by rank count."""
 
     edges: dict[StrictStr, Annotated[StrictFloat, Field(ge=1.0)]]
     halo: dict[StrictStr, Annotated[StrictFloat, Field(ge=1.0)]]
@@ -113,7 +113,7 @@ class Balance(Strict):
 
 class Adjustment(Strict):
     """How a table's software differs from ours on a device: factors on the ``costs`` of a primitive's curves, and on
-    the sizes of the caches that these name. Applies to the model kinds ``models`` and to the graphs ``datasets`` (by
+    the sizes of caches that those costs name (``cache``). Applies to model kinds ``models`` and graphs ``datasets`` (by
     any name); empty means all."""
 
     primitive: StrictStr
@@ -151,9 +151,9 @@ class ModelSettings(Strict):
 
 
 class Kept(Strict):
-    """Bytes that a system keeps on its devices, by its authors' formula: for each vertex ``item_bytes`` times (``rows``
-    x widths of all layers' rows, halo rows included + ``hidden`` x widths between layers + ``last`` x classes), and
-    ``edge_bytes`` for each in-edge."""
+    """Bytes that a system keeps on its devices, by its authors' formula: ``edge_bytes`` for each in-edge, and
+    ``item_bytes`` times (``rows`` x widths of all layers) for each own or halo row, (``hidden`` x widths between layers
+    + ``last`` x classes) for each own row."""
 
     item_bytes: Count = 4
     rows: Some
@@ -201,7 +201,7 @@ class PublishedTable(Strict):
 
 
 class PublishedBars(Strict):
-    """Largest ``median_factor`` in either direction, least ``tau``, most memory verdicts that may be wrong."""
+    """Largest median factor between predicted and published times, least ``tau``, most wrong memory verdicts."""
 
     median_factor: Annotated[StrictFloat, Field(ge=1.0)]
     tau: Annotated[StrictFloat, Field(ge=-1.0, le=1.0)]

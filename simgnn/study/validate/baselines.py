@@ -1,8 +1,8 @@
 """Baselines to compare predictions with: a linear regression on flops and bytes, and alpha-beta plus roofline.
 
 Both get the same program as the simulator. The regression is fitted to measured runs of other groups than the one that
-it predicts; the simulator uses no runs. Alpha-beta plus roofline gets its rates from the same calibration and is fitted
-to nothing. Both know where ranks share a host's link to the network, and how often a guarded op runs.
+it predicts; the simulator uses no runs. Alpha-beta plus roofline gets its rates from the same calibration, and no fit.
+Both know where ranks share a host's link to the network, and how often an op runs that a guard may skip.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,8 +46,8 @@ class Demand:
 
 
 def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) -> Demand:
-    """Compute the work of a program's second epoch (the first may not be steady). ``decided``: values of all guards,
-    int64 [P, epochs, steps]; an op with a guard counts by the share of steady turns in which it runs."""
+    """Compute the work of a program's second epoch (the first may not be steady). ``decided``: whether guarded ops run,
+    int64 [P, epochs, steps]; such an op counts by the share of steady steps in which it runs."""
     P = program.ranks
     flops, moved, roofline, inside, across = np.zeros((5, P))
     alpha_beta = 0.0
@@ -85,7 +85,7 @@ def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) 
 
 
 def _share(values: IntArray) -> Floats:
-    """Return the share of turns in which a guard is set, [P], without the first epoch if there are several."""
+    """Return the share of steps in which a guarded op runs, [P], without the first epoch if there are several."""
     steady = values[:, 1:] if values.shape[1] > 1 else values
     return np.asarray((steady != 0).mean(axis=(1, 2)))
 
@@ -125,7 +125,7 @@ def _rates(machine: Machine) -> tuple[Floats, Floats]:
 
 
 def _exchange_s(sent: Floats, machine: Machine) -> float:
-    """Return the busiest rank's latencies plus bytes over rates: of a rank inside hosts, of a host between them."""
+    """Return the largest sum of a rank's latencies + seconds of the busiest rank (inside hosts) or host (between)."""
     P = len(sent)
     latency, rate = np.zeros((P, P)), np.full((P, P), np.inf)
     for i, j in zip(*np.nonzero(sent), strict=True):

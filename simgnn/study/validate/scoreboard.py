@@ -77,7 +77,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The score with a reduced rate, which a bar should notice by failing. ``why``: why none did, or None."""
+    """The score with one rate reduced on purpose, so that a bar should fail. ``why``: why none did, or None."""
 
     variant: str
     score: Score
@@ -128,7 +128,7 @@ class Scoreboard:
 
 @dataclass(frozen=True)
 class _Table:
-    """Cases as arrays [n], for scoring the predictions of a predictor, [n]."""
+    """Measured cases as arrays [n], against which a predictor's times [n] are scored."""
 
     cases: tuple[Case, ...]
     measured: Floats
@@ -138,7 +138,7 @@ class _Table:
     high: Floats
 
     def score(self, predicted: Floats, kept: Sequence[bool], intervals: bool = False) -> Score:
-        """Score a predictor on the ``kept`` cases, without those that it cannot predict (NaN)."""
+        """Score a predictor on the cases that ``kept`` selects, without those that it cannot predict (NaN)."""
         at = np.flatnonzero(np.asarray(kept, dtype=bool) & np.isfinite(predicted))
         bounds = (self.low[at], self.high[at]) if intervals else (None, None)
         choices = [self.choices[place] for place in at]

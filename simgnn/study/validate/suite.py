@@ -264,7 +264,7 @@ def _keys(levels: Sequence[Hashable]) -> tuple[list[Key], list[Key]]:
 
 
 def _growth(counts: Sequence[Counter[Key]], keys: Sequence[Sequence[Key]]) -> tuple[int, ...]:
-    """Return how much the sums of squared counts grow, levels first; even counts have the smallest sum."""
+    """Return how much one more case raises the sums of squared counts, of levels and of pairs; lower is more even."""
     return tuple(sum(2 * count[key] + 1 for key in own) for count, own in zip(counts, keys, strict=True))
 
 

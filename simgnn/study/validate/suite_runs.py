@@ -94,7 +94,7 @@ def _run_all(
 
 
 def rescore(root: Path, backend: Backend) -> Scoreboard:
-    """Score today's simulator against earlier runs: no graph, no run, the stored calibration. Raises
+    """Score the current simulator against stored runs, with the stored calibration; runs nothing. Raises
     :class:`ConfigError` if the folder holds no finished validation."""
     folder = TruthFolder(root)
     suite = stored_suite(folder)
