@@ -125,9 +125,9 @@ def load_nvml() -> Any | None:
 
 
 def gpu_gauge(name: str, uuid: str, library: Any | None) -> Gauge:
-    """Return the gauge of the GPU with torch's ``uuid``: an energy counter, or power where it has none (before Volta).
+    """Return the gauge of a GPU: its energy counter, or its power where it has no such counter (before Volta).
 
-    ``library``: pynvml. NVML stays open until the process ends, so that counters keep their zero.
+    ``uuid``: of the GPU, as torch reports it. ``library``: pynvml. NVML stays open until the process ends.
     """
     if library is None:
         return Gauge("device", name, reason="nvidia-ml-py is not installed: pip install nvidia-ml-py")
@@ -136,7 +136,7 @@ def gpu_gauge(name: str, uuid: str, library: Any | None) -> Gauge:
         try:
             return float(function(handle)) * unit
         except library.NVMLError as error:
-            raise BackendError(f"NVML, {what}: {error}") from error
+            raise BackendError(f"NVML cannot read the {what} of the GPU: {error}") from error
 
     try:
         library.nvmlInit()

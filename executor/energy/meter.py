@@ -89,7 +89,7 @@ class _Readings:
 
 
 class EnergyMeter:
-    """Reads ``gauges`` in a thread from :meth:`start` to :meth:`stop`, every ``period_s``; without sensors in none."""
+    """Reads ``gauges`` every ``period_s`` from :meth:`start` to :meth:`stop`, in a thread, if any has a sensor."""
 
     def __init__(self, gauges: Sequence[Gauge], period_s: float = PERIOD_S) -> None:
         self._period_s = period_s
@@ -114,7 +114,7 @@ class EnergyMeter:
         self._read()
 
     def series(self, zero: float, lost: str = "") -> list[Series]:
-        """The energy of each gauge, timed from this rank's clock at ``zero``; ``lost``: why readings are void."""
+        """Return each gauge's energy, with times since ``zero`` on this clock. ``lost``: why readings are invalid."""
         return [readings.series(zero, lost) for readings in self._readings]
 
     def _serve(self) -> None:
@@ -145,8 +145,8 @@ def write_series(path: Path, every: Sequence[Series]) -> None:
 
 
 def energy_figures(folder: Path, ranks: int, span: tuple[float, float], epochs: Floats) -> list[EnergyFigure]:
-    """Compute energy figures from the files of all ranks. ``span`` of the run and training ``epochs``, float64 [E, 2]:
-    begin and end in seconds of the trace."""
+    """Compute the energy of the run and of its epochs from the files of all ranks. ``span``: begin and end of the run;
+    ``epochs`` float64 [E, 2]: begin and end of each training epoch. All are in seconds of the trace."""
     figures = []
     for rank in range(ranks):
         with np.load(energy_file(folder, rank), allow_pickle=False) as file:

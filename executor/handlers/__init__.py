@@ -1,4 +1,4 @@
-"""Make the handler of an op, for every op kind and form. A test checks that both tables are complete."""
+"""Tables of the functions that make an op's handler: one by the kind of the op, one by its :class:`Form` (variant)."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,7 +12,7 @@ from simgnn.program.program import Template
 
 
 def handler_of(op: Op, template: Template, context: RankContext) -> Handler:
-    """Return the function that runs an op on this rank, chosen by the op's form, its policy action, or its kind."""
+    """Return the function that runs an op on this rank, chosen by its :class:`Form`, its policy action, or its kind."""
     if op.form is not None:
         return FORM_HANDLERS[op.form](op, template, context)
     # the action of a fetch says only where rows lie

@@ -10,16 +10,16 @@ from simgnn.program.program import Template
 
 
 def attend(op: Op, template: Template, context: RankContext) -> Handler:
-    """Add the contribution of the block of rank ``options["block"]`` to the op's attention, with the op's module.
+    """Add one block of source rows, those of rank ``options["block"]``, to the attention that an op computes.
 
-    ``options["rows"]`` names the buffer of own prepared rows; ``options["own"]`` and ``options["arrived"]`` name the
-    buffers of the root's rows, on the root and on other ranks. Forward calls ``module(kernel, rows, block, *so far) ->
-    (maxima, sums)``. The op writes the results, and reads the previous ones except for the first block. For
+    ``options["rows"]`` names the buffer of this rank's own transformed rows. The rows of the block are in the buffer
+    ``options["own"]`` on the rank that owns them, elsewhere in ``options["arrived"]``. The op reads the maxima and sums
+    of previous blocks (except for the first block) and writes those that include this block. For
     ``options["transposed"]`` = 1 see :func:`_gradients`; for ``options["oldest_epochs"]`` see
     :func:`executor.handlers.blocks.add_block`.
     """
     if context.blocks is None or context.network is None or op.segment is None:
-        raise BackendError(f"op '{op.name}' attends over blocks of edges, which this run has not made")
+        raise BackendError(f"op '{op.name}' computes attention block by block, but this run has no blocks of edges")
     if op.options.get("transposed", 0):
         return _gradients(op, context, context.blocks)
     root = int(op.options["block"])
@@ -41,10 +41,10 @@ def attend(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _gradients(op: Op, context: RankContext, blocks: BlockAdjacency) -> Handler:
-    """Call ``module(kernel, rows, block) -> (gradients of rows, of their scores, of the block's scores)`` for one
-    block. The op adds up the first two over blocks in the buffers that it writes first. The third is a partial sum:
-    that of this rank's own block goes to the third buffer, those of other ranks (ascending) to their places in the
-    fourth."""
+    """Compute, for one block, the gradients of own rows, of their scores, and of the scores of the block's rows. The
+    op adds up the first two over all blocks, in the first two buffers that it writes. The third is this rank's part
+    of a sum over ranks: the third buffer holds that for this rank's own block, the fourth those for the blocks of
+    other ranks, in ascending order."""
     assert context.network is not None
     assert op.segment is not None
     root, ranks = int(op.options["block"]), context.program.ranks

@@ -11,24 +11,24 @@ from simgnn.program.program import Template
 
 
 def aggregate(op: Op, template: Template, context: RankContext) -> Handler:
-    """Run a layer's segment; with ``options["block"]``, add one block to a sum or to the attention of a module."""
+    """Run a layer's aggregation; with ``options["block"]``, add one block of rows to sums over edges or attention."""
     if "block" not in op.options:
         return segment(op, template, context)
     return add_block(op, template, context) if op.segment is None else attend(op, template, context)
 
 
 def add_block(op: Op, template: Template, context: RankContext) -> Handler:
-    """Add the block of rank ``options["block"]`` to the sums that the op writes.
+    """Add the weighted rows of rank ``options["block"]``, one block, to the sums over edges that the op writes.
 
     The op reads that rank's rows: first the buffer used on that rank itself, then, with several ranks, the buffer of
-    arrived rows; and the previous sums, if there are any. ``options["scaling"]`` names the sum,
-    ``options["transposed"]`` = 1 reverses the edges, ``options["finish"]`` = 1 completes the sums.
+    arrived rows; and the previous sums, if there are any. ``options["scaling"]`` names the edge weights (gcn, mean...),
+    ``options["transposed"]`` = 1 reverses the edges, ``options["finish"]`` = 1 scales the sums after the last block.
     ``options["oldest_epochs"]`` limits the age of a block; the op then reads the versions of all blocks from the buffer
     ``options["versions"]``.
     """
     blocks, root = context.blocks, int(op.options["block"])
     if blocks is None:
-        raise BackendError(f"op '{op.name}' sums over blocks of edges, which this run has not made")
+        raise BackendError(f"op '{op.name}' sums block by block, but this run has no blocks of edges")
     block = blocks.block(str(op.options["scaling"]), root, bool(op.options.get("transposed", 0)))
     target, versions = op.writes[0].buffer, str(op.options.get("versions", ""))
     rows = [access for access in op.reads if access.buffer not in (target, versions)]

@@ -58,8 +58,8 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
     place): the root's entry becomes the epoch plus one. A third holds, on the root, a copy of the rows that it sent
     last.
 
-    Later turns may use the rows of a guarded op. Their memory is allocated before the first turn, so that peak memory
-    does not depend on when a block first arrives and how long it is used.
+    If a guard may skip the op (:class:`simgnn.program.ops.Guard`), later steps use the rows that arrived last. Their
+    memory is allocated before the first step, so that peak memory does not depend on when rows first arrive.
     """
     group = context.group(op)
     assert op.root is not None
@@ -98,8 +98,8 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _keeper(op: Op, context: RankContext) -> Callable[[Now, torch.Tensor], None]:
-    """Return a function that copies the rows that this rank sent to the third buffer that the op writes. Rows that
-    never change are not copied."""
+    """Return a function that stores the rows that a broadcast's root sent in the third buffer that the op writes. Rows
+    that never change are stored without a copy."""
     name, put = op.writes[2].buffer, context.store.setter(op.writes[2])
     if name in same_as_constants(context.program):
         return put

@@ -25,9 +25,9 @@ BEFORE = Now(0, 0, 0)
 
 
 def act(op: Op, template: Template, context: RankContext) -> Handler:
-    """Call ``action.run(context, *read) -> written`` of the policy of the op's slot, and record the decisions. Rows
-    that a guarded op writes persist when the op is skipped; their memory is reserved before they first arrive, as in
-    :func:`executor.handlers.collectives.broadcast`."""
+    """Return a handler that runs the op's policy action on the buffers that the op reads, stores the results in those
+    that it writes, and records the policy's decisions. If a guard skips the op, its persistent buffers keep their rows;
+    their memory is allocated before the run, as in :func:`executor.handlers.collectives.broadcast`."""
     action, where, store = context.action(op), policy_context(context, op, template), context.store
     zeros, setters = action.starts_from_zeros, context.writes(op)
     getters = [_state_or_rows(access, context) if zeros else store.getter(access) for access in op.reads]
@@ -58,7 +58,7 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def check_agreement(control: GroupHandle, action: Action[Any], guards: Mapping[str, int]) -> None:
-    """Raise :class:`BackendError` on all ranks if a user's own policy set different guards on different ranks."""
+    """Raise :class:`BackendError` on all ranks if two ranks decided differently whether ops run (``guards``)."""
     if not guards or control.process_group is None:
         return
     mine = torch.tensor([guards[name] for name in sorted(guards)], dtype=torch.int64)
@@ -70,7 +70,7 @@ def check_agreement(control: GroupHandle, action: Action[Any], guards: Mapping[s
         raise BackendError(
             f"{kind.__module__}.{kind.__qualname__} decided differently in {action.label}: rank {control.members[0]} "
             f"{found[0].tolist()}, rank {differing[0]} {found[differing[0]].tolist()} for {', '.join(sorted(guards))}; "
-            "expected the same on all ranks: decide by nothing but the arguments "
+            "expected the same decision on all ranks: make it depend on the arguments only "
             f"({sys.modules[kind.__module__].__file__})"
         )
 

@@ -1,4 +1,4 @@
-"""Point-to-point ops, counted as ``bytes_sent``: uneven all-to-all, rows read from owners, request and reply."""
+"""Point-to-point ops, counted as ``bytes_sent``: uneven all-to-all, reads of owners' rows, request and reply."""
 
 from collections.abc import Callable
 
@@ -25,10 +25,10 @@ Record = Callable[[Now, list[int], list[int]], None]
 def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     """Exchange rows with an uneven all-to-all of a packed buffer; rows are in ascending order of peers.
 
-    The route gives the rows of each pair, which may differ by turn. With ``transfer.decision`` the sender has decided
-    the counts: the op reads them (int64 [P]) second, and sends them ahead as control bytes. With ``transfer.announced``
-    the op reads its own masks and those that arrived, or counts of the pairs that may have rows; these were sent
-    earlier. A turn in which no rank sends along the route is skipped.
+    The op's route states how many rows each pair of ranks exchanges; the number may differ by step. If instead a policy
+    decides it (``transfer.decision``), the op's second input holds the counts (int64 [P]), which are sent first, as
+    control bytes. With ``transfer.announced`` both ends know the counts from masks or lists that an earlier op sent.
+    Nothing is sent in a step in which the route has no rows.
     """
     group, op_id, transfer = context.group(op), context.program.op_ids[template.name, op.name], op.transfer
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
@@ -77,7 +77,7 @@ def _counts_of_route(op: Op, context: RankContext, group: GroupHandle) -> Counts
 
 
 def _counts_of_turn(op: Op, context: RankContext, group: GroupHandle) -> Counts:
-    """Return a function that reads the counts of a turn from the program, without agreeing on them."""
+    """Return a function that reads from the program how many rows each rank sends in a step; no message is needed."""
     assert op.route is not None
     route, ranks, rank = context.program.sizes.routes[op.route], context.program.ranks, context.rank
     members = list(group.members)
@@ -98,8 +98,8 @@ def _counts_of_turn(op: Op, context: RankContext, group: GroupHandle) -> Counts:
 
 
 def _record_decision(op: Op, name: str, context: RankContext, group: GroupHandle) -> Record:
-    """Return a function that records the rows sent to each peer, and the rows received if the number of rows in the
-    written buffer is a decision."""
+    """Return a function that records how many rows a policy chose to send to each peer; and how many arrived, if the
+    size of the written buffer is another decision."""
     size = context.program.buffers[op.writes[0].buffer].rows
     arrivals = size.name if isinstance(size, Decision) and size.name != name else None
 
@@ -125,7 +125,7 @@ def _counts_sent_ahead(op: Op, context: RankContext, group: GroupHandle) -> Coun
 
 
 def _counts_announced(op: Op, context: RankContext) -> Counts:
-    """Return counts that no rank sends: both ends know the masks, or the numbers of rows (int64) of each pair."""
+    """Return a function that computes row counts from masks or lists of counts (int64) that were exchanged before."""
     leaving, arriving = (context.store.getter(access) for access in op.reads[1:3])
     route, members = context.route(op), context.group(op).members
     listed = context.program.buffers[op.reads[1].buffer].dtype == "int64"
@@ -149,9 +149,9 @@ def _listed_rows(most: tuple[int, ...], counts: torch.Tensor) -> list[int]:
 
 
 def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
-    """Read the rows that a route names from their owners, point to point, with one message per pair that has rows. The
-    op reads the owner's rows and writes the rows that this rank needs, owners ascending. With peer access the backend
-    copies rows directly between devices; every rank that owns rows of the route takes part."""
+    """Copy the rows that a route names from their owners, with one message for each pair of ranks that has rows. The
+    op's input holds the rows that this rank owns; its output gets the rows that this rank needs, owners ascending.
+    Owners take part by sending; the backend copies directly between devices where these have peer access."""
     group, op_id, route = context.group(op), context.program.op_ids[template.name, op.name], context.route(op)
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     place = context.store.place(op.writes[0].buffer)

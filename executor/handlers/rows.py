@@ -1,4 +1,4 @@
-"""Ops that move or add rows within a rank: packing and adding along a route, and copies between host and device."""
+"""Ops that move or add rows within a rank: packing rows to send, adding rows that arrived, host and device copies."""
 
 from collections.abc import Callable, Sequence
 
@@ -38,8 +38,8 @@ def put(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def add(op: Op, template: Template, context: RankContext, combine: Combine = add_rows) -> Handler:
-    """Add the first buffer that the op reads to the one that it writes, in place (with the form ``FIRST_ROWS``, to its
-    first rows). With a route, the rows that arrived (peers ascending) are added to the local rows that the route names.
+    """Add the first buffer that the op reads to the one that it writes, in place (with ``Form.FIRST_ROWS``, to as many
+    of its first rows). With a route, arrived rows (peers ascending) are added to the local rows that the route names.
     A row named several times receives its parts in the order of the peers, so that sums are repeatable. ``combine``:
     :func:`~executor.kernels.rows.max_rows` takes the maximum of each element instead of the sum."""
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])

@@ -1,4 +1,4 @@
-"""Segments of layers: a forward op stores how to reverse it, and its backward op computes gradients with that."""
+"""Runs the parts of layers (segments): a forward op stores what its backward op needs to compute gradients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from simgnn.program.program import Template
 
 
 def segment(op: Op, template: Template, context: RankContext) -> Handler:
-    """Run a module's segment on the rows that the op reads; or reverse the segment of another op.
+    """Run a part of a layer forward on the rows that the op reads; or run the part of another op backward.
 
-    Built-in layers run on a tape and a user's layer under autograd, each op separately. If no op of the template
-    reverses this one (as in an evaluation), nothing is stored.
+    Built-in layers run on a :class:`~executor.layers.tape.Tape` and a user's layer under autograd, each op separately.
+    If no backward op belongs to this one (as in an evaluation), nothing is stored.
     """
     if op.reverses is not None:
         return _backward(op, template, context)
@@ -61,7 +61,7 @@ Outputs = tuple[torch.Tensor, ...]
 def run_on_tape(
     function: Callable[..., Any], inputs: list[torch.Tensor], wanted: list[bool]
 ) -> tuple[Outputs, Reversible]:
-    """Run a built-in layer's segment on ``inputs``; return outputs, and how to compute ``wanted`` gradients."""
+    """Run a part of a built-in layer; return outputs, and a tape that computes gradients of the ``wanted`` inputs."""
     tape = Tape([rows for rows, want in zip(inputs, wanted, strict=True) if want])
     outputs = _listed(function(*inputs, call=tape))
     tape.end(outputs)
@@ -123,8 +123,8 @@ class _Graph:
 
 
 def _backward(op: Op, template: Template, context: RankContext) -> Handler:
-    """Reverse a forward op: from the gradients that the op reads, compute those of the forward op's inputs, and write
-    them. Gradients of parameters are added to their ``.grad``."""
+    """Run the backward pass of one forward op: read the gradients of its outputs, and write those of its inputs.
+    Gradients of parameters are added to their ``.grad``."""
     position = template.index.get(op.reverses or "")
     if position is None:
         raise BackendError(f"op '{op.name}' reverses '{op.reverses}', which the template '{template.name}' lacks")
@@ -146,7 +146,7 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def _shape_check(op: Op, context: RankContext, own: bool) -> Callable[[Sequence[torch.Tensor], Now], None]:
-    """Check that a segment's rows have the planned width and, in a user's ``own`` layer, the planned number of rows."""
+    """Check that a layer's output has the planned width and, in a user's ``own`` layer, the planned number of rows."""
     planned = [context.program.buffers[access.buffer] for access in context.handed_over(op.writes)]
 
     def check(outputs: Sequence[torch.Tensor], now: Now) -> None:
@@ -154,14 +154,14 @@ def _shape_check(op: Op, context: RankContext, own: bool) -> Callable[[Sequence[
             if own and len(output) != context.store.rows(buffer.rows, now):
                 raise BackendError(
                     f"op '{op.name}' ({op.segment} of layer {op.layer}) gave {len(output)} rows, the program planned "
-                    f"{context.store.rows(buffer.rows, now)} for buffer '{buffer.name}': aggregate and update give one "
-                    "row for each of the rank's own vertices, prepare as many as it was given"
+                    f"{context.store.rows(buffer.rows, now)} for buffer '{buffer.name}': aggregate and update must "
+                    "give one row for each of the rank's own vertices, prepare one for each row of its input"
                 )
             if output.layout is torch.strided and output.shape[-1] != buffer.width:
                 raise BackendError(
                     f"op '{op.name}' ({op.segment} of layer {op.layer}) gave rows of width {output.shape[-1]}, the "
-                    f"program planned {buffer.width} for buffer '{buffer.name}': a layer whose prepare does not give "
-                    "width_out declares it in a static method prepared_width(width_in, width_out)"
+                    f"program planned {buffer.width} for buffer '{buffer.name}': if prepare returns another width than "
+                    "width_out, declare it in a static method prepared_width(width_in, width_out)"
                 )
 
     return check

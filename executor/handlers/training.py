@@ -1,4 +1,4 @@
-"""Ops of training alone: loss, optimizer step, dropout."""
+"""Ops for training: the loss (also of an evaluation), the optimizer step, dropout."""
 
 import torch
 
@@ -57,9 +57,9 @@ def optimize(op: Op, template: Template, context: RankContext) -> Handler:
 
 def dropout(op: Op, template: Template, context: RankContext, batched: bool = False) -> Handler:
     """Drop random elements of the rows that the op reads first, and write the result; backward drops the same elements
-    of the gradient. The second buffer that the op reads holds the vertices of these rows, and perhaps more. The mask is
-    a function of vertices and layer (:mod:`executor.kernels.dropout`), and with ``batched`` of the mini-batch, so that
-    copies of a vertex on several ranks stay equal. ``options["dropped"]``: the share of dropped elements times
+    of the gradient. The second buffer that the op reads begins with the vertices of these rows. The mask depends on
+    seed, epoch, layer and vertex only (:mod:`executor.kernels.dropout`), so that copies of a vertex on several ranks
+    stay equal; with ``batched`` also on the mini-batch. ``options["dropped"]``: the share of dropped elements times
     65,536."""
     read, vertices = (context.store.getter(access) for access in op.reads)
     put = context.store.setter(op.writes[0])

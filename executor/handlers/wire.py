@@ -21,7 +21,7 @@ def all_to_all(
     group: GroupHandle,
     room: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Exchange rows with every member of the group; return what arrived, in the first rows of ``room``."""
+    """Exchange rows with every member of the group; return what arrived. ``room``: the buffer to receive into."""
     wire = packed if packed.device == group.device else packed.to(group.device)
     if room is None or room.device != wire.device:
         room = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
@@ -73,7 +73,7 @@ def counts_of(send: torch.Tensor, group: GroupHandle) -> tuple[list[int], int]:
 def count_pairs(
     context: RankContext, now: Now, op_id: int, group: GroupHandle, send: Sequence[int], size: int
 ) -> tuple[int, int]:
-    """Count rows of ``size`` bytes sent to each member in a turn. Return the (bytes, messages) that left this rank."""
+    """Count rows of ``size`` bytes that an op sent to each member. Return the (bytes, messages) that left this rank."""
     total = messages = 0
     for member, rows in zip(group.members, send, strict=True):
         if rows and member != context.rank:
@@ -88,8 +88,8 @@ def count_pairs(
 @dataclass(frozen=True)
 class Reply:
     """The result of one round of request and reply. ``rows`` [k, F] on the group's device: row i answers request
-    ``places[i]`` (int64 [k]). ``positions`` int64: requests of other members, member after member. ``asked``,
-    ``served``: positions requested from each member, and rows sent to each. ``control_bytes``: of counts sent ahead."""
+    ``places[i]`` (int64 [k]). ``positions`` int64: which rows other members requested, member after member. ``asked``,
+    ``served``: how many rows were requested from, and sent to, each member. ``control_bytes``: of counts sent first."""
 
     positions: torch.Tensor
     rows: torch.Tensor

@@ -1,9 +1,9 @@
-"""Dropout: elements of rows become zero at random, and the others grow to make up for it, in place.
+"""Inverted dropout in place: random elements of rows become zero, and the others are scaled up.
 
-Which elements is a pure function of a key, the row's vertex and the column. So every rank that computes a row drops the
-same elements, and backward draws the mask again instead of storing it. Element c of vertex v is dropped where 16 bits
-are below ``dropped``: those at place c % 4 of number c // 4 of the stream that starts from number v of the stream
-``key`` (:func:`simgnn.graph.hashing.splitmix`).
+The mask is a pure function of a key, the row's vertex and the column. So every rank that computes a row drops the same
+elements, and backward draws the mask again instead of storing it. Each element has a random 16-bit number and is
+dropped if that is below ``dropped``. Vertex v seeds a stream of 64-bit numbers with splitmix(key, v); column c has
+the 16 bits from bit 16 (c % 4) of number c // 4 of the stream (:func:`simgnn.graph.hashing.splitmix`).
 Source: Srivastava et al., JMLR 2014, with inverted scaling.
 """
 
@@ -22,8 +22,8 @@ _BITS, _LOW = np.uint64(16), np.uint64(0xFFFF)
 
 
 def drop_out(rows: torch.Tensor, vertices: torch.Tensor, key: int, dropped: int) -> torch.Tensor:
-    """``rows`` [n, F] times 0 or 1 / the share that is kept, in place where they are contiguous; no autograd.
-    ``vertices`` int64 [n]; ``key``: 64 bits; ``dropped``: 65,536ths, 1..65535. Deterministic. NaN stays NaN."""
+    """Multiply elements of ``rows`` [n, F] by 0 or 1 / (1 - dropout rate), in place if contiguous; no autograd.
+    ``vertices`` int64 [n]; ``key``: 64 bits; ``dropped``: rate times 65,536, 1..65535. Deterministic. NaN stays NaN."""
     if compiled_for(rows):
         places = vertices.contiguous().cpu().numpy()
         scale = array(rows).dtype.type(1 / kept_share(dropped))
@@ -39,8 +39,8 @@ def drop_out(rows: torch.Tensor, vertices: torch.Tensor, key: int, dropped: int)
 
 
 def factors(vertices: torch.Tensor, width: int, key: int, dropped: int, dtype: torch.dtype) -> torch.Tensor:
-    """What elements are multiplied by, [n, width] on the device of ``vertices`` int64 [n]; equal bit for bit to the
-    factors of the compiled kernel."""
+    """Return the factor of each element, 0 or 1 / (1 - dropout rate): [n, width] on the device of ``vertices`` int64
+    [n], bit for bit as the compiled kernel computes them."""
     streams = arrays.draws(arrays.signed(key), vertices)
     drawn = arrays.draws(streams[:, None], torch.arange(-(-width // 4), device=vertices.device))
     shifts = torch.arange(0, 64, 16, device=vertices.device)
@@ -51,7 +51,7 @@ def factors(vertices: torch.Tensor, width: int, key: int, dropped: int, dtype: t
 
 @njit(nogil=True, cache=True)
 def drop(rows, vertices, key, dropped, scale, first, last):  # type: ignore[no-untyped-def]
-    """rows [n, F] in place; ``vertices`` int64 [n], ``key`` and ``dropped`` uint64, ``scale`` of the rows' type."""
+    """Drop elements of ``rows`` [n, F] in place and multiply the rest by ``scale``. ``key``, ``dropped``: uint64."""
     width, zero = rows.shape[1], rows.dtype.type(0)
     for i in range(first, last):
         row, stream = rows[i], splitmix(key, np.uint64(vertices[i]))

@@ -1,4 +1,4 @@
-"""What follows a matrix product: bias and activation in one pass, and their backward. CPU: Numba; elsewhere: torch.
+"""Computes bias and activation after a matrix product in one pass, and their backward. CPU: Numba; elsewhere: torch.
 
 Column sums are taken over blocks of a fixed number of rows and then over the blocks in order, so that they do not
 depend on the number of threads. NaN stays NaN: a run that diverges must show it.
@@ -48,9 +48,9 @@ def activation_backward(
     activation: Activation = "relu",
     kept: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(gradient before the activation [n, F], gradient of the bias [F]); no autograd. ``output`` [n, F]: the
-    activation's result; None where there was no activation, and the gradient itself is returned. ``kept``: the share of
-    ``output`` that dropout has kept since; ``gradient`` is zero where it dropped an element. The result goes to ``out``
+    """Return the gradient before the activation [n, F] and that of the bias [F]; no autograd. ``output`` [n, F]: the
+    activation's result; None without an activation, whose gradient is returned unchanged. ``kept``: 1 - the rate of the
+    dropout applied to ``output`` since; ``gradient`` is zero for dropped elements. The result goes to ``out``
     (which may be ``gradient``) or to a new tensor. Deterministic for any number of threads."""
     if not compiled_for(gradient):
         masked = gradient
@@ -106,8 +106,8 @@ def activate_parallel(source, added, bias, activation, out, bounds):  # type: ig
 
 @njit(nogil=True, cache=True)
 def mask_and_sum(gradient, output, masked, sums, activation, kept, first, last):  # type: ignore[no-untyped-def]
-    """Gradient before the activation, and its column sums by block, ``sums[b]``. masked = gradient where output > 0;
-    elsewhere 0, or for ELU gradient x (output x kept + 1). If both are empty the gradient is only summed."""
+    """Write the gradient before the activation to ``masked``, and its column sums over each block of rows to ``sums``:
+    gradient if output > 0, else 0 (ELU: gradient (output kept + 1)). With empty ``output`` it only sums columns."""
     width = gradient.shape[1]
     zero, one = gradient.dtype.type(0), gradient.dtype.type(1)
     for block in range(first, last):

@@ -1,4 +1,4 @@
-"""What the compiled CPU kernels share: which tensors they take, how rows are divided among threads, how they start."""
+"""Shared by the compiled CPU kernels: check their tensors, divide rows among threads, start a kernel."""
 
 import threading
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ _one_at_a_time = threading.Lock()
 
 
 def compiled_for(rows: torch.Tensor) -> bool:
-    """Whether Numba kernels take these rows: float32 or float64, dense, contiguous, on the CPU."""
+    """Return whether Numba kernels can work on these rows: float32 or float64, dense, contiguous, on the CPU."""
     return (
         rows.device.type == "cpu"
         and rows.dtype in COMPILED_DTYPES
@@ -26,22 +26,22 @@ def compiled_for(rows: torch.Tensor) -> bool:
 
 
 def array(rows: torch.Tensor) -> NDArray[Any]:
-    """The memory of a CPU tensor as an array; nothing is copied and no gradient is recorded."""
+    """Return a CPU tensor as a NumPy array that shares its memory, without recording a gradient."""
     return rows.detach().numpy()
 
 
 def default_threads() -> int:
-    """Threads of a kernel where the caller names no number: as many as torch uses in this process."""
+    """Return the default number of threads of a kernel: as many as torch uses in this process."""
     return int(torch.get_num_threads())
 
 
 def even_parts(units: int, threads: int) -> NDArray[np.int64]:
-    """Bounds of equally long parts, one a thread: int64 [threads + 1]."""
+    """Divide ``units`` equally among threads; return where each part begins, and the end: int64 [threads + 1]."""
     return units * np.arange(threads + 1, dtype=np.int64) // threads
 
 
 def balanced_rows(indptr: NDArray[np.int64], parts: int) -> NDArray[np.int64]:
-    """First row of each part, int64 [parts + 1], so that rows plus edges are spread evenly. Parts may be empty."""
+    """Divide CSR rows so that rows plus edges are spread evenly; return each part's first row, int64 [parts + 1]."""
     rows = len(indptr) - 1
     work = indptr.astype(np.int64) + ROW_COST_EDGES * np.arange(rows + 1, dtype=np.int64)
     goals = work[-1] * np.arange(1, parts, dtype=np.int64) // parts

@@ -1,4 +1,4 @@
-"""Linear quantisation of rows on the CPU, in Numba: codes, rounding at random, and which rows have moved.
+"""Linear quantisation of rows on the CPU, in Numba; stochastic rounding; and which rows differ from a cached copy.
 
 A coded row is its smallest value and its step, in the type of the rows, then B bits an element, little-endian, padded
 to a byte (:class:`simgnn.emit.row_codes.RowCodes`). Each kernel has a serial form (rows first..last) and a parallel
@@ -17,7 +17,7 @@ _UNIT = 2.0**-UNIT_BITS
 
 @njit(nogil=True, cache=True, inline="always")
 def row_range(row):  # type: ignore[no-untyped-def]
-    """Smallest and largest value of a row, and whether all are finite."""
+    """Return the smallest and the largest value of a row, and whether all values are finite."""
     low = high = row[0]
     finite = True
     for value in row:
@@ -29,7 +29,7 @@ def row_range(row):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def encode(rows, bits, packed, bad, first, last):  # type: ignore[no-untyped-def]
-    """packed [n, bytes] uint8 from rows [n, F]; bad[i] becomes 1 where row i or its range is not finite."""
+    """Encode rows [n, F] into packed [n, bytes] uint8; set bad[i] = 1 where row i or its range is not finite."""
     width = rows.shape[1]
     kind = rows.dtype.type
     header = np.empty(2, rows.dtype)
@@ -64,7 +64,7 @@ def encode(rows, bits, packed, bad, first, last):  # type: ignore[no-untyped-def
 
 @njit(nogil=True, cache=True)
 def _code(value, low, step, half, most):  # type: ignore[no-untyped-def]
-    """The code of one element: 0 in a row whose values are all one."""
+    """Return the code of one element; 0 in a row whose values are all equal."""
     if step == 0:
         return 0
     return min(max(int(np.floor((value - low) / step + half)), 0), most)
@@ -78,7 +78,7 @@ def encode_parallel(rows, bits, packed, bad, bounds):  # type: ignore[no-untyped
 
 @njit(nogil=True, cache=True)
 def decode(packed, bits, rows, first, last):  # type: ignore[no-untyped-def]
-    """rows [n, F] = min + step x code, in the type of the rows, from packed [n, bytes] uint8."""
+    """Decode packed [n, bytes] uint8 into rows [n, F] = min + step x code, in the type of the rows."""
     width = rows.shape[1]
     kind = rows.dtype.type
     header = np.empty(2, rows.dtype)
@@ -106,7 +106,7 @@ def decode_parallel(packed, bits, rows, bounds):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def moved(rows, cached, epsilon, against_cached, chosen, first, last):  # type: ignore[no-untyped-def]
-    """chosen[i] = 1 unless max|rows[i] - cached[i]| is finite and at most epsilon times max|rows[i]| (or cached)."""
+    """Set chosen[i] = 0 if max|rows[i] - cached[i]| is finite and at most epsilon max|rows[i]| (or cached), else 1."""
     width = rows.shape[1]
     zero = rows.dtype.type(0)
     for i in range(first, last):
@@ -129,9 +129,9 @@ def moved_parallel(rows, cached, epsilon, against_cached, chosen, bounds):  # ty
 
 @njit(nogil=True, cache=True)
 def dither(rows, most, keys, moved, first, last):  # type: ignore[no-untyped-def]
-    """Move rows [n, F] to the values of their codes, up or down at random; writes ``moved`` [n, F]. An element between
-    two codes becomes the upper one with a probability equal to its distance from the lower one in steps, so that the
-    mean is right. ``keys`` uint64 [n] seed the draws. See
+    """Round rows [n, F] stochastically to values that linear codes can represent, and write these to ``moved`` [n, F].
+    An element between two such values becomes the upper one with a probability equal to its distance from the lower one
+    in steps, so that its expected value is unchanged. ``keys`` uint64 [n] seed the draws. See
     :meth:`simgnn.policies.codec.stochastic.Stochastic.dithered`."""
     width = rows.shape[1]
     kind = rows.dtype.type

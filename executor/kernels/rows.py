@@ -1,4 +1,4 @@
-"""Rows picked by index into a send buffer, and received rows put or added where they belong."""
+"""Gathers rows by index into a send buffer, and writes or adds received rows to the rows that an index names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ Ints = NDArray[Any]
 
 
 def gather_rows(source: torch.Tensor, index: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """source[index] for ``source`` [n, F] and ``index`` int [k] in 0..n-1, into ``out`` [k, F] or a new tensor."""
+    """Copy source[index], of ``source`` [n, F] with ``index`` int [k] in 0..n-1, to ``out`` [k, F] or a new tensor."""
     return torch.index_select(source, 0, index, out=out)
 
 
@@ -52,7 +52,7 @@ def move_rows(source: torch.Tensor, picked: Ints | None, target: torch.Tensor, p
         if ids is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
             raise IndexError(f"{name} rows must lie in 0..{rows - 1}; got {int(ids.min())}..{int(ids.max())}")
     if picked is None and len(source) < len(places):
-        raise IndexError(f"{len(source)} rows for {len(places)} places")
+        raise IndexError(f"got {len(source)} rows to move, expected at least {len(places)}, one for each place")
     if not len(places):
         return 0
     if compiled_for(source) and compiled_for(target) and source.dtype == target.dtype:

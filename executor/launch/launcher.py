@@ -24,8 +24,8 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Seat:
-    """Where a rank runs, if not simply on this host. ``prefix``: words before the rank's command; ``cores``: number of
-    the host's cores; ``interface``: network interface; ``variables``: more environment variables."""
+    """How to start a rank elsewhere, such as in a testbed. ``prefix``: words before the rank's command; ``cores``:
+    number of the host's cores; ``interface``: network interface; ``variables``: more environment variables."""
 
     prefix: tuple[str, ...]
     local_rank: int
@@ -76,8 +76,8 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
 
 @contextmanager
 def ended_together() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Yield a list for the processes of ranks, which are all ended when the block ends, for whatever reason. SIGTERM
-    and Ctrl-C raise :class:`KeyboardInterrupt`, after a message."""
+    """Yield an empty list, and end all processes that the block has put into it when the block ends or raises. SIGTERM
+    acts like Ctrl-C: a message, and :class:`KeyboardInterrupt`."""
 
     def interrupted(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -116,7 +116,7 @@ def run_together(commands: Sequence[Sequence[str]], environments: Sequence[Mappi
 
 
 def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat | None = None) -> dict[str, str]:
-    """Return the environment variables of one rank: place, threads, network interface, and this process as launcher."""
+    """Return one rank's environment variables: rank and world size, threads, network interface, launcher."""
     local_rank, local_ranks = (rank, ranks) if seat is None else (seat.local_rank, seat.local_ranks)
     threads = str(threads_per_rank(wanted_threads, local_ranks, None if seat is None else seat.cores))
     environment = {

@@ -102,8 +102,8 @@ def affine(
     ``products``: pairs of rows x [n, inner] (dense, or constant :class:`SparseRows`) and weights W [inner, outer];
     ``bias`` [outer]; ``added`` [n, outer] or None. Without products ``added`` is needed. Gradients go to all dense
     tensors that ask for them. ``limit``: largest Frobenius norm of the gradient before the activation, which is scaled
-    down to it; 0: none. ``kept``: the result may be multiplied in place by 0 or 1 / ``kept`` before its gradient comes,
-    which is then 0 in the same places (dropout).
+    down to it; 0: none. ``kept``: 1 - the rate of a dropout that may change the result in place, with factors 0 and
+    1 / ``kept``, before backward; the gradient that arrives is then 0 for dropped elements.
     """
     operands: list[torch.Tensor | None] = []
     for rows, weight in products:

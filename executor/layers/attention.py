@@ -1,4 +1,4 @@
-"""GAT, cut into the segments that a program names: the greatest scores come first, then weighted sums and weights."""
+"""GAT as segments, the parts that ops of a program run one by one: maximum scores, then sums of weighted rows."""
 
 from typing import Any
 
@@ -22,10 +22,10 @@ class GAT(Layer):
     has one head. Parameters: ``weight`` [in, out], ``attention_source`` and ``attention_target`` [heads, out / heads],
     ``bias`` [out].
 
-    ``maximum(csr, prepared, halo)``: greatest scores over a rank's edges, [n, heads]; over parts of the edges the
-    greatest of all parts is the whole's. ``aggregate`` then gives sums of weighted rows and of weights,
-    [n, out + heads], which add up over parts; ``update`` divides. Where blocks of rows arrive in turn, ``add_block``
-    and its reverse stand for the three.
+    ``maximum(csr, prepared, halo)``: maximum scores over a rank's edges, [n, heads]. If the edges are divided into
+    parts, take the maximum over parts. ``aggregate`` then gives sums of weighted rows and of weights,
+    [n, out + heads], which add up over parts; ``update`` divides them. If source rows arrive block by block,
+    ``add_block`` replaces ``maximum`` and ``aggregate``.
     """
 
     reduction = "max then sum"
@@ -102,7 +102,7 @@ class GAT(Layer):
         self, csr: LocalAdjacency, gradient: torch.Tensor, prepared: torch.Tensor, maximum: torch.Tensor,
         of_target: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        """Gradient of own rows [n, out], from the same and ``of_target``, which :meth:`halo_gradients` returned."""
+        """Return the gradient of own rows [n, out]. ``of_target`` [n, heads]: what :meth:`halo_gradients` returned."""
         scores = Scores(scores_of(prepared, self.attention_source), scores_of(prepared, self.attention_target))
         of_rows, _, of = csr.divided_attention[0].backward(gradient, prepared, None, scores, maximum)
         self._learn(of_rows, of.source, prepared, self.attention_source)
@@ -111,7 +111,7 @@ class GAT(Layer):
 
     @staticmethod
     def _learn(of_rows: torch.Tensor, of_scores: torch.Tensor, rows: torch.Tensor, vectors: nn.Parameter) -> None:
-        """Add the gradients that pass through the scores of ``rows`` to those of the rows, and of ``vectors``."""
+        """Add gradients through scores to ``of_rows``, the gradient of ``rows``, and to ``vectors.grad``."""
         add_through(of_rows, of_scores, vectors)
         part = gradient_of_vectors(of_scores, rows, vectors)
         vectors.grad = part if vectors.grad is None else vectors.grad.add_(part)
@@ -134,10 +134,10 @@ class GAT(Layer):
         self, kernel: Attention, prepared: torch.Tensor, rows: torch.Tensor, maximum: torch.Tensor | None = None,
         sums: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        """Maxima [n, heads] and sums [n, out + heads] of own rows after one more block of sources: a running softmax.
+        """Add one block of sources to a running softmax: return new maxima [n, heads] and sums [n, out + heads].
 
-        ``prepared``: own rows; ``rows`` [m, out]: those of the block; ``maximum``, ``sums``: the results so far (None:
-        this is the first block). Earlier weights are made relative to the new maxima.
+        ``prepared``: own rows; ``rows`` [m, out]: those of the block; ``maximum``, ``sums``: the previous results
+        (None for the first block). The previous sums are rescaled to the new maxima.
         """
         scores = Scores(scores_of(rows, self.attention_source), scores_of(prepared, self.attention_target))
         greatest = kernel.maximum(scores)
@@ -155,17 +155,17 @@ class GAT(Layer):
 
     @torch.no_grad()
     def block_payload(self, gradient: torch.Tensor, prepared: torch.Tensor, maximum: torch.Tensor) -> torch.Tensor:
-        """The numbers of each own row that other ranks need to reverse its sums, [n, out + 3 heads]: the gradient of
-        sums and weights, its score as a target, its maximum."""
+        """Return what other ranks need of each own row for the backward of its sums, [n, out + 3 heads]: gradient of
+        its sums [n, out + heads], its score as a target, its maximum."""
         return torch.cat((gradient, scores_of(prepared, self.attention_target), maximum), 1)
 
     @torch.no_grad()
     def block_gradients(
         self, kernel: Attention, prepared: torch.Tensor, payload: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients along the edges from own rows to a block of targets, whose ``payload`` is that of
-        :meth:`block_payload`: of own rows as summed rows [n, out], of their scores as sources [n, heads], and this
-        rank's part of the gradients of the targets' scores [m, heads]."""
+        """Return gradients over the edges from own rows to the m target rows of a block: of own rows [n, out], without
+        the part through scores; of their scores as sources [n, heads]; and this rank's part of the gradient of the
+        targets' scores [m, heads]. ``payload``: what the owner of the block sent, from :meth:`block_payload`."""
         heads, width = self.spec.heads, self.spec.width_out
         gradient, target, maximum = (part.contiguous() for part in payload.split([width + heads, heads, heads], 1))
         scores = Scores(scores_of(prepared, self.attention_source), target)
@@ -177,9 +177,9 @@ class GAT(Layer):
         self, of_rows: torch.Tensor, of_source: torch.Tensor, of_target: torch.Tensor, prepared: torch.Tensor,
         *others: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        """Complete the gradient of prepared rows [n, out], ``of_rows``, in place with what passes through their scores;
-        gradients of the attention vectors are added to their ``.grad``. ``others``: the other ranks' parts of
-        ``of_target`` [n, heads], one behind the other."""
+        """Add the part through scores to the gradient of prepared rows, ``of_rows`` [n, out], in place, and add the
+        gradients of the attention vectors to their ``.grad``. ``others``: the other ranks' parts of ``of_target``
+        [n, heads], concatenated."""
         if others and len(of_target):
             of_target = torch.cat((of_target, *others)).view(-1, *of_target.shape).sum(0)
         for of, vectors in ((of_source, self.attention_source), (of_target, self.attention_target)):
@@ -233,7 +233,7 @@ class _Attend(torch.autograd.Function):
 
 
 class _AttendSources(torch.autograd.Function):
-    """As :class:`_Attend`, with own and halo rows in one tensor."""
+    """Computes the sums of :class:`_Attend` over a sampled block, with all source rows in one tensor."""
 
     @staticmethod
     def forward(
@@ -271,13 +271,13 @@ class _AttendSources(torch.autograd.Function):
 
 
 def gradient_of_vectors(gradient: torch.Tensor, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """Gradient of the vectors of :func:`~executor.kernels.edges.attention.scores_of`, [H, d]."""
+    """Return the gradient [H, d] of the vectors of :func:`~executor.kernels.edges.attention.scores_of`."""
     heads, part = vectors.shape
     return torch.einsum("nh,nhd->hd", gradient, rows.view(len(rows), heads, part))
 
 
 def add_through(into: torch.Tensor, gradient: torch.Tensor, vectors: torch.Tensor) -> None:
-    """Add the gradient of the rows of :func:`~executor.kernels.edges.attention.scores_of`."""
+    """Add to ``into`` the gradient of rows through their :func:`~executor.kernels.edges.attention.scores_of`."""
     heads, part = vectors.shape
     into.view(len(into), heads, part).addcmul_(gradient[:, :, None], vectors)
 

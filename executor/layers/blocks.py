@@ -50,15 +50,15 @@ class BlockAdjacency:
         self._transposes: dict[int, Structure] = {}
 
     def block(self, scaling: str, root: int, transposed: bool) -> Block:
-        """The block of a source rank under a scaling of :data:`VERTEX_SCALINGS`; made once."""
+        """Return the block of source rank ``root`` with a scaling of :data:`VERTEX_SCALINGS`; built once."""
         key = (scaling, root, transposed)
         if key not in self._made:
             self._made[key] = self._make(*key)
         return self._made[key]
 
     def attention(self, root: int, transposed: bool) -> Attention:
-        """Attention of own rows over a source rank's rows; ``transposed``: of that rank's rows over own rows, along the
-        edges out of these. A row attends to itself too."""
+        """Return the kernels with which own rows attend to the rows of rank ``root``; or, if ``transposed``, the rows
+        of ``root`` to own rows. A row attends to itself too."""
         looped = len(self.degrees[self.rank]) if root == self.rank else 0
         csr = (self.backward if transposed else self.forward)[root]
         if id(csr) not in self._structures:
@@ -118,7 +118,7 @@ def load_blocks(local: Callable[[int], LocalGraph], rank: int, ranks: int, **opt
 
 
 def _columns_by_rank(local: LocalGraph) -> dict[int, tuple[Ints, Ints]]:
-    """Edges by the rank of their source: (own row, column counted from that rank's first), rows ascending."""
+    """Return edges by the rank of their source: (own row, column from 0 on that rank), rows ascending."""
     owner = np.full(local.csr.columns, local.rank, dtype=np.int32)
     place = np.arange(local.csr.columns, dtype=np.int64)
     own = len(local.owned)
@@ -137,7 +137,7 @@ def _columns_by_rank(local: LocalGraph) -> dict[int, tuple[Ints, Ints]]:
 
 
 def _columns_of(local: LocalGraph, peer: int) -> tuple[Ints, Ints]:
-    """Edges of another rank whose source is ``peer``'s: (row there, column counted from the peer's first)."""
+    """Return the edges of ``local``, another rank's graph, from rows of ``peer``: (row, column from 0 on that peer)."""
     part = local.receive.get(peer, slice(0, 0))
     own = len(local.owned)
     indices = np.asarray(local.csr.indices)

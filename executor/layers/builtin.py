@@ -1,4 +1,4 @@
-"""GCN, GraphSAGE with mean, and GIN, cut into the segments that a program names."""
+"""GCN, GraphSAGE with mean, and GIN as segments: the parts of a layer that ops of a program run one by one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -25,9 +25,9 @@ class Layer(nn.Module):
     ``prepare(rows)``: what is aggregated and exchanged (the rows themselves when rows are aggregated first).
     ``aggregate(csr, prepared, halo)``: scaled sums over a :class:`LocalAdjacency`. ``update(aggregated, own)``: the
     layer's output; ``own`` are the layer's own input rows where ``spec.uses_own_rows``. ``call`` runs the layer's
-    differentiable functions: under autograd, or on a :class:`~executor.layers.tape.Tape`. ``reduction``: partial sums
-    over disjoint sets of edges add up to the whole. ``mean`` [F]: what sparse rows are less of (None: nothing); the
-    features tell it, and training never changes it.
+    differentiable functions: under autograd, or on a :class:`~executor.layers.tape.Tape`. ``reduction`` "sum": partial
+    aggregates over disjoint sets of edges add up. ``mean`` [F]: the mean of the features, if sparse input rows stand
+    for features minus their mean (None: they do not); training never changes it.
     """
 
     reduction = "sum"
@@ -40,7 +40,7 @@ class Layer(nn.Module):
         self._constants: dict[tuple[int, int], SparseRows] = {}
 
     def functions(self) -> Functions:
-        """What the layer computes, over a rank's edges."""
+        """Return the layer's functions over a rank's edges, by segment."""
         return {
             Segment.PREPARE: self.prepare,
             Segment.AGGREGATE: self.aggregate,
@@ -51,11 +51,11 @@ class Layer(nn.Module):
         }
 
     def sampled_functions(self) -> Functions:
-        """What the layer computes over a sampled block in place of a rank's edges."""
+        """Return the layer's functions over the edges of a sampled block, by segment."""
         return {Segment.AGGREGATE: self.aggregate_sampled}
 
     def prepare(self, rows: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
-        """[k, prepared width] from [k, width_in]; row by row, so own and halo rows may be prepared apart."""
+        """Transform rows [k, width_in] to [k, prepared width], each row by itself: own and halo rows may come apart."""
         return product(self.operand(rows), self.prepared_weight(), call) if self.spec.has_prepare else rows
 
     def prepared_weight(self) -> torch.Tensor:
@@ -65,21 +65,21 @@ class Layer(nn.Module):
     def aggregate(
         self, csr: LocalAdjacency, prepared: torch.Tensor, halo: torch.Tensor | None = None, *, call: Call = autograd
     ) -> torch.Tensor:
-        """[n, prepared width] from own rows [n, ...] and halo rows [h, ...] (None where h = 0)."""
+        """Return the sums [n, prepared width] over own rows [n, ...] and halo rows [h, ...] (None if h = 0)."""
         return aggregate(csr, prepared, halo, self.scaling, call, self.mean)
 
     def sum_own(self, csr: LocalAdjacency, prepared: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
-        """The part of :meth:`aggregate` that comes from own rows [n, ...]: [n, prepared width]."""
+        """Return the sums [n, prepared width] over own rows [n, ...] only; :meth:`add_halo` completes them."""
         return sum_own(csr, prepared, self.scaling, call)
 
     def add_halo(
         self, csr: LocalAdjacency, halo: torch.Tensor, total: torch.Tensor, *, call: Call = autograd
     ) -> torch.Tensor:
-        """The result of :meth:`aggregate`, from halo rows [h, ...] and the result of :meth:`sum_own`."""
+        """Add halo rows [h, ...] to ``total``, the result of :meth:`sum_own`; this gives that of :meth:`aggregate`."""
         return add_halo(csr, halo, total, self.scaling, call)
 
     def aggregate_sampled(self, block: SampledBlock, prepared: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
-        """[n, prepared width] from the rows of all sources [m, ...] of a sampled block."""
+        """Return the sums [n, prepared width] over the rows of all sources [m, ...] of a sampled block."""
         return call(SumOverBlock, block, self.scaling, prepared)
 
     def update(
@@ -90,15 +90,15 @@ class Layer(nn.Module):
     def finished(
         self, products: Sequence[tuple[Rows, torch.Tensor]], bias: torch.Tensor, added: torch.Tensor | None, call: Call
     ) -> torch.Tensor:
-        """The layer's output, from the products and sums that remain; :func:`affine` describes the arguments."""
+        """Return the layer's output: call :func:`affine`, which describes the arguments, with the layer's settings."""
         spec = self.spec
         kept = kept_share(spec.dropped)
         return affine(products, bias, added, spec.follows, call, spec.gradient_limit, kept)
 
     def product_gradient(self, gradient: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | tuple[()]:
-        """Reverse ``rows`` [n, width_in] times :meth:`prepared_weight`, from the product's gradient [n, width_out],
-        where the product itself was never computed. The gradient of the weights is added to their ``.grad``, that of
-        the rows is returned (by layer 1 nothing, since its rows do not learn)."""
+        """Run backward of ``rows`` [n, width_in] @ :meth:`prepared_weight`, from the ``gradient`` [n, width_out] of the
+        product, which need not have been computed. Add the weights' gradient to their ``.grad``; return that of the
+        rows (in layer 1 nothing, since input features do not learn)."""
         weight = self.prepared_weight()
         part = transposed_product(rows, gradient)
         weight.grad = part.clone() if weight.grad is None else weight.grad.add_(part)

@@ -47,10 +47,10 @@ first ``looped`` have a self loop here (masters, of a vertex-cut):
 class LocalAdjacency:
     """The in-edges of a rank's n rows from n own and h halo rows, with its kernels and scalings.
 
-    ``structure`` and ``transpose`` share their arrays where nothing is remote and the graph is symmetric. ``kernel``:
-    "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch takes. ``looped``: the
-    first so many rows have their self loop here (None: all). ``complete``: whether all in-edges of each row are here.
-    If not, :func:`aggregate` returns sums of sparse rows as dense rows, to which other ranks' sums are added later.
+    ``structure`` and ``transpose`` share their arrays if there are no halo rows and the graph is symmetric. ``kernel``:
+    "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch uses. ``looped``: that
+    many first rows have their self loop on this rank (None: all). ``complete``: whether this rank has all in-edges of
+    its rows. If not, :func:`aggregate` makes sums of sparse rows dense, so that other ranks' sums can be added.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LocalAdjacency:
 
     @classmethod
     def from_local_graph(cls, local: RankGraph, **options: Any) -> "LocalAdjacency":
-        """From a rank's graph; ``options`` are those of the constructor."""
+        """Build the adjacency from a rank's graph; ``options`` are further arguments of the constructor."""
         return cls(local.csr, local.degree, looped=local.masters, complete=local.complete, **options)
 
     @property
@@ -117,7 +117,7 @@ class LocalAdjacency:
 
     @cached_property
     def divided_attention(self) -> tuple[Attention, Attention]:
-        """Attention over the edges from own rows, with self loops, and over those from halo rows."""
+        """Kernels of attention over the edges from own rows (with self loops), and over those from halo rows."""
         own, halo = self.structure.divided()
         return (
             Attention(own, own.transposed(), self.looped, self.threads),
@@ -125,7 +125,7 @@ class LocalAdjacency:
         )
 
     def neighbourhood(self) -> "Neighbourhood":
-        """The view of this adjacency that a user's layer gets."""
+        """Return this adjacency as the object that a user's layer gets as ``csr``."""
         return Neighbourhood(self)
 
 
@@ -192,8 +192,8 @@ def aggregate(
 
     Dense rows have the dtype of the adjacency; their gradients are (d_inner [n, F], d_halo [h, F]). Constant sparse
     rows (torch CSR tensors) give a sparse result (dense where in-edges are not complete), computed by SciPy on the CPU:
-    meant for setup. ``mean`` [F]: what sparse rows [n, F + 1] are less of, as their last column tells; it is taken off
-    sums that become dense.
+    meant for setup. ``mean`` [F]: sparse rows [n, F + 1] stand for their first F columns minus their last column times
+    ``mean``; this is subtracted if sums become dense.
     """
     expected = (adjacency.rows, adjacency.halo_rows)
     got = (len(inner), 0 if halo is None else len(halo))
@@ -233,7 +233,7 @@ def _aggregate_sparse(
 
 
 def _dense(rows: Any, mean: torch.Tensor | None) -> torch.Tensor:
-    """Sparse rows as dense rows [n, F]. With a ``mean``, their last column says how often it is subtracted."""
+    """Convert sparse rows to dense rows [n, F]; with a ``mean``, subtract their last column times ``mean``."""
     if mean is None:
         return torch.from_numpy(rows.toarray())
     often = torch.from_numpy(rows[:, [-1]].toarray().ravel())

@@ -33,7 +33,7 @@ class SampledBlock:
 
     @property
     def rows(self) -> int:
-        """n."""
+        """Number n of destination rows."""
         return self.structure.rows
 
     @cached_property
@@ -42,11 +42,11 @@ class SampledBlock:
         return self.structure.transposed()
 
     def attention(self, reverse: bool) -> Attention:
-        """Attention over the same edges, with self loops; its backward too where ``reverse``."""
+        """Return attention over the same edges, with self loops; its backward works only if ``reverse`` is true."""
         return Attention(self.structure, self.transpose if reverse else self.structure, self.rows)
 
     def scaling(self, name: str, dtype: torch.dtype) -> Scaling:
-        """One of :data:`SCALINGS`."""
+        """Return the :class:`Scaling`, which replaces edge weights, of a name in :data:`SCALINGS`."""
         degree = self.structure.indptr.diff().to(torch.float64)
         if name == "gcn":
             return Scaling(destination=(1 / (degree + 1)).to(dtype), own=torch.ones_like(degree, dtype=dtype))
@@ -57,7 +57,7 @@ class SampledBlock:
         raise ConfigError(f"scaling of a sampled sum: got '{name}', expected one of {', '.join(SCALINGS)}")
 
     def sum(self, rows: torch.Tensor, scaling: Scaling) -> torch.Tensor:
-        """[n, F] from the rows of all sources [m, F]; no autograd."""
+        """Return the scaled sums [n, F] over the rows of all sources [m, F]; no autograd."""
         rows = rows.contiguous()
         if not compiled_for(rows):
             return _torch_sum(self.structure, rows, scaling)
@@ -110,7 +110,7 @@ class SumOverBlock(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, block: SampledBlock, scaling: str, rows: torch.Tensor) -> torch.Tensor:
-        """[n, F] from rows [m, F]."""
+        """Return the sums [n, F] over rows [m, F]."""
         ctx.block, ctx.scaling = block, block.scaling(scaling, rows.dtype)
         return block.sum(rows, ctx.scaling)
 
@@ -121,13 +121,13 @@ class SumOverBlock(torch.autograd.Function):
 
 
 class FirstRows(torch.autograd.Function):
-    """The first of some rows, as a function that a :class:`~executor.layers.tape.Tape` takes: a block's destinations
-    among its sources. Deviation: the gradient has the first rows only; those of the rest, which are zero, are left out.
+    """Returns the first rows of a tensor, a block's destinations among its sources, as a differentiable function.
+    Deviation: its gradient has only these rows; the zeros of all other rows are left out.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, count: int) -> torch.Tensor:
-        """[count, F] of [m, F], in place."""
+        """Return the first ``count`` of rows [m, F], as a view."""
         return rows[:count]
 
     @staticmethod

@@ -20,8 +20,8 @@ def autograd(function: type[Function], *arguments: Any) -> torch.Tensor:
 
 
 class _Node:
-    """What a function's forward and backward see as ``ctx``. ``places``: of each argument its number on the tape, or
-    the parameter that it is, or None where no gradient goes; ``output``: number of the result."""
+    """The ``ctx`` of one function call on a tape. ``places``: for each argument, the number of its tensor on the tape,
+    or the parameter itself, or None if it gets no gradient; ``output``: the number of the result."""
 
     def __init__(self, function: type[Function], places: tuple[int | torch.nn.Parameter | None, ...]) -> None:
         self.function, self.places = function, places
@@ -58,7 +58,7 @@ class Tape:
         return result
 
     def end(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Tell the tape the ``outputs`` of the segment, and release what its backward does not need."""
+        """Mark the end of the segment, whose ``outputs`` these are, and free what backward does not need."""
         self._outputs = tuple(self._numbers.get(id(output)) for output in outputs)
         self._numbers.clear()
         self._alive.clear()
@@ -111,7 +111,7 @@ def _gather(found: dict[int, torch.Tensor], number: int, gradient: torch.Tensor)
 
 
 class Sum(Function):
-    """a + b as a function that a :data:`Call` takes."""
+    """The sum of two tensors, as a function for a :data:`Call`."""
 
     @staticmethod
     def forward(ctx: Any, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -119,19 +119,19 @@ class Sum(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """The same gradient for both."""
+        """Return the gradient of the sum as that of each summand."""
         return gradient, gradient
 
 
 class Transposed(Function):
-    """A matrix transposed, as a function that a :data:`Call` takes."""
+    """The transpose of a matrix, as a function for a :data:`Call`."""
 
     @staticmethod
     def forward(ctx: Any, matrix: torch.Tensor) -> torch.Tensor:
-        """[b, a] from [a, b]."""
+        """Return the transpose [b, a] of a matrix [a, b]."""
         return matrix.t()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        """Transposed back; a tuple, as every function here returns."""
+        """Return the transposed gradient, in a tuple, since a tape expects a tuple of gradients."""
         return (gradient.t(),)

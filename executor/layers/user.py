@@ -53,7 +53,7 @@ def load_layer_class(kind: str) -> type[nn.Module]:
 
 
 class UserLayer(nn.Module):
-    """A user's module behind the calls of a built-in layer; its parameters keep their names below ``module``.
+    """Wraps a user's module so that it is called like a built-in layer; parameters keep their names, below ``module``.
 
     The class is made as ``Class(width_in, width_out, activation=bool)`` and applies its activation itself. Its segments
     are ``prepare(rows)``, ``aggregate(csr, prepared)`` (prepared own rows, then prepared halo rows, one tensor
@@ -76,11 +76,11 @@ class UserLayer(nn.Module):
 
     @property
     def reduction(self) -> str:
-        """What the module declares of its aggregation; "sum" where it declares nothing."""
+        """The module's attribute ``reduction``: how partial aggregates combine; "sum" if it has none."""
         return str(getattr(self.module, "reduction", "sum"))
 
     def functions(self) -> Functions:
-        """What the layer computes, over a rank's edges."""
+        """Return the layer's functions over a rank's edges, by segment."""
         return {
             Segment.PREPARE: self.prepare,
             Segment.AGGREGATE: self.aggregate,
@@ -92,7 +92,7 @@ class UserLayer(nn.Module):
         return self.module.prepare(rows)  # type: ignore[operator, no-any-return]
 
     def aggregate(self, csr: LocalAdjacency, prepared: torch.Tensor, halo: torch.Tensor | None = None) -> torch.Tensor:
-        """The module's own, on own and halo rows in one tensor."""
+        """Call the module's ``aggregate`` with own and halo rows in one tensor."""
         return self.module.aggregate(csr.neighbourhood(), _joined(prepared, halo))  # type: ignore[operator, no-any-return]
 
     def update(self, aggregated: torch.Tensor, own: torch.Tensor | None = None) -> torch.Tensor:
@@ -112,8 +112,8 @@ UNLIKE_ON_COPIES = (nn.Dropout, nn.AlphaDropout, nn.BatchNorm1d, nn.SyncBatchNor
 
 
 def check_copies(layers: Iterable[nn.Module]) -> None:
-    """Refuse layers whose rows differ between the ranks that compute them, where several do (a vertex-cut): all go on
-    with what their own copy became. Raises :class:`ConfigError` (model.kind) naming the module."""
+    """Raise :class:`ConfigError` (model.kind) for a layer with a module that may compute different rows for copies of a
+    vertex, on a vertex-cut: each rank goes on with its own copy. The error names the module."""
     for layer in layers:
         for name, module in layer.named_modules():
             if isinstance(module, UNLIKE_ON_COPIES):

@@ -94,8 +94,8 @@ class PeakMemory:
     def begin(
         cls, device: torch.device, settings: AllocatorSettings, processes: int = 1, first: bool = True
     ) -> "PeakMemory":
-        """Measure the idle process, then map each block of a page or more, if the allocator can do so and stop again.
-        Otherwise blocks of the set-up would leave holes that count as allocated."""
+        """Measure the idle process. From then on map each block of a page or more, if the allocator can switch this on
+        and off; otherwise blocks of the set-up would leave holes that count as allocated."""
         gc.collect()
         mapped = device.type == "cpu" and settings.applied and settings.mmap_threshold is not None
         mapped = mapped and _status("RssFile") is not None and _clear()
@@ -121,8 +121,8 @@ class PeakMemory:
     def note(self) -> None:
         """Raise ``allocated`` to the peak so far; called from any thread when an op has ended.
 
-        If the mark has not risen since the last note, it includes pages of files that may have been dropped since, so
-        subtracting today's pages would leave too much. Then the memory resident now counts.
+        If the high-water mark has not risen since the last call, the system may have dropped pages of files that it
+        includes, so subtracting the current pages would leave too much. Then the memory resident now counts.
         """
         with self._lock:
             status = _statuses()

@@ -38,9 +38,9 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Processor time that bytes across the link cost: ``busy_s`` of all ``cores`` of both hosts in ``seconds``, in
-    which ``crossed_bytes`` crossed the link in both directions together. ``busy_before``: mean number of busy cores
-    just before, on an idle link."""
+    """Processor time of sending bytes over the link. During ``seconds``, ``crossed_bytes`` crossed it (both directions
+    together), and the ``cores`` of both hosts together were busy for ``busy_s``. ``busy_before``: mean number of busy
+    cores just before, on an idle link."""
 
     seconds: float
     cores: int
@@ -50,7 +50,7 @@ class Work:
 
     @property
     def seconds_per_byte(self) -> float:
-        """Seconds of a core per byte, at each of the two ends."""
+        """Seconds that one core works per byte, at each of the two ends of the link."""
         return (self.busy_s - self.busy_before * self.seconds) / (2 * self.crossed_bytes)
 
 
@@ -74,7 +74,7 @@ def read_load(path: Path) -> LoadSamples:
     try:
         table: dict[str, Any] = json.loads(path.read_text())
         if (table.pop("format"), table.pop("version")) != (FORMAT, VERSION):
-            raise ValueError("of another format or version")
+            raise ValueError("the file has another format or version")
         waiting = tuple(
             Waiting(entry["messages"], tuple(map(tuple, entry["visits"])), tuple(entry["bulk_bytes_per_s"]))
             for entry in table.pop("waiting")
@@ -89,11 +89,11 @@ def read_load(path: Path) -> LoadSamples:
 def load_of(samples: LoadSamples, bytes_per_s: float) -> Load:
     """Compute the load of a link of rate ``bytes_per_s``.
 
-    The queue in front of the link, for each number of messages that fill it each way, is the bytes that the link passes
-    in half of the extra round-trip time of a small message over the idle link (medians). ``spread``: the largest
-    standard deviation of any number over repeats, as a share; None, with a note, where repeats of a number do not
-    differ significantly from zero. Raises :class:`BackendError` where the messages moved less than half of the rate, or
-    other work kept more than a tenth of the cores busy.
+    For each number of bulk messages that fill the link each way, the load states the queue in front of the link: the
+    bytes that pass it in half of the time by which these messages lengthen a small message's round trip (medians).
+    ``spread``: the largest relative standard deviation of any number over repeats; None, with a note, if repeats of a
+    number do not differ significantly from zero. Raises :class:`BackendError` if the messages moved less than half of
+    the rate, or other work kept more than a tenth of the cores busy.
     """
     others = statistics.median(each.busy_before / each.cores for each in samples.work)
     if others > QUIET:

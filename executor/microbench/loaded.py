@@ -50,7 +50,7 @@ its tick on idle cores counts these by the clock, but busy time only by samples 
 
 @dataclass(frozen=True)
 class Way:
-    """From a rank to another. ``group``: process group of the two, with its own TCP connection; None on other ranks."""
+    """A connection from rank ``source`` to ``target``. ``group``: their own process group; None on other ranks."""
 
     source: int
     target: int
@@ -58,7 +58,7 @@ class Way:
 
 
 def connect(pairs: Sequence[tuple[int, int]], rank: int) -> list[Way]:
-    """Make a way for each (source, target); all ranks must call this with the same pairs."""
+    """Make a connection (:class:`Way`) for each (source, target); all ranks must call this with the same pairs."""
     ways = []
     for source, target in pairs:
         group = dist.new_group([source, target], timeout=PATIENCE)
@@ -68,7 +68,7 @@ def connect(pairs: Sequence[tuple[int, int]], rank: int) -> list[Way]:
 
 @dataclass(frozen=True)
 class Link:
-    """The measured ways between ranks of two hosts: ``ways`` from the first to the second host, ``back`` in reverse."""
+    """The measured connections between two hosts: ``ways`` from the first to the second host, ``back`` in reverse."""
 
     small: Way
     ways: tuple[Way, ...]
@@ -76,7 +76,7 @@ class Link:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """0, and the :data:`LEVELS` for which there are enough ways."""
+        """Numbers of bulk messages at once: 0, and those :data:`LEVELS` for which there are enough ``ways``."""
         return (0, *(level for level in LEVELS if level <= len(self.ways)))
 
 
@@ -158,7 +158,7 @@ def _visit(world: World, link: Link, level: int, gaps: random.Random) -> tuple[l
 
 
 def _round_trip(way: Way, rank: int, gap_s: float) -> list[float]:
-    """Measure seconds from a small message, sent after a pause, to its answer: one number on its source, else none."""
+    """Send a small message after a pause; return the seconds until its answer on its source, elsewhere nothing."""
     message, answer = (torch.zeros(SMALL_BYTES // ITEM_BYTES) for _ in range(2))
     if rank == way.target:
         dist.recv(answer, src=way.source, group=way.group)
@@ -226,7 +226,7 @@ class Bulk:
         return self
 
     def flowing(self) -> None:
-        """Wait until the first message of every way has passed. Raises :class:`BackendError` if one does not."""
+        """Wait for the first message on every connection. Raises :class:`BackendError` if one does not come."""
         for flow in self._flows:
             flow.check(flow.passed.wait(PATIENCE.total_seconds()))
 
@@ -245,7 +245,7 @@ class Bulk:
 
 
 class _Flow(threading.Thread):
-    """Sends or receives bulk messages of one way. ``passed``: set when one has passed, or when none ever will."""
+    """Thread that sends or receives bulk messages on one connection. ``passed``: set after the first, or on failure."""
 
     def __init__(self, way: Way, rank: int, nbytes: int, stop: threading.Event) -> None:
         super().__init__(name=f"bulk {way.source} to {way.target}", daemon=True)
@@ -275,7 +275,7 @@ class _Flow(threading.Thread):
             self.passed.set()
 
     def check(self, in_time: bool) -> None:
-        """Raise :class:`BackendError` where the way failed or ``in_time`` is false."""
+        """Raise :class:`BackendError` if the connection failed or ``in_time`` is false."""
         if self._failure is not None or not in_time:
             reason = self._failure or f"nothing passed in {PATIENCE.total_seconds():.0f} s"
             raise BackendError(f"bulk messages from rank {self._way.source} to {self._way.target} failed: {reason}")

@@ -1,4 +1,4 @@
-"""Measures stage after stage on one rank, together with all others; rank 0 writes the file."""
+"""Runs one rank of a calibration: measures its stages with all other ranks; rank 0 writes the samples to a file."""
 
 import argparse
 import warnings
@@ -24,7 +24,7 @@ PROGRESS = "progress"
 
 @dataclass(frozen=True)
 class Stage:
-    """Probes that are measured together and kept together. ``text``: description for people."""
+    """Probes that are measured together, and whose samples are stored in one file. ``text``: description for people."""
 
     name: str
     text: str

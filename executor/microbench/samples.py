@@ -28,9 +28,9 @@ MEASURING = ("microbench", "kernels", "handlers", "layers")
 class Sample:
     """The measured time of one probe.
 
-    ``seconds``: mean over repeats (outliers left out) of an op's time, averaged over the ranks that ran it; of a
-    communication: from the latest start of any rank to the end, averaged over ranks. ``last_s``: the same to the end
-    of the slowest rank. ``mad_s``: median absolute deviation of the repeats from their median. ``hosts``: numbers of
+    ``seconds``: mean over repeats (outliers left out) of an op's time, averaged over the ranks that ran it. The time of
+    a communication op counts from the latest start of any rank. ``last_s``: the same until the end of the slowest
+    rank. ``mad_s``: median absolute deviation of the repeats from their median. ``hosts``: numbers of
     the hosts whose ranks took part, ``ranks`` in all; ``active``: ranks that worked at once on a host, each with
     ``threads`` threads. ``form`` distinguishes probes of one primitive (forward, weight gradient...). ``locality``:
     cumulative reuse profile of the index stream (``simgnn.graph.locality``). ``jitter_s``, ``drift_s``: see
@@ -61,9 +61,9 @@ def write_samples(path: Path, header: Mapping[str, Any], samples: Sequence[Sampl
 
 @dataclass(frozen=True)
 class Kept:
-    """The kept stages of one group of ranks. ``key``: all that times depend on, as plain JSON values.
+    """The stored samples of finished stages of one group of ranks, in ``folder`` (None: nothing is stored).
 
-    ``folder`` None: nothing is kept. ``fresh``: kept stages are not used. ``tell`` receives one line about each stage.
+    ``key``: all that times depend on, in JSON values. ``fresh``: measure all anew. ``tell`` gets one line per stage.
     """
 
     folder: Path | None
@@ -77,7 +77,7 @@ class Kept:
         return self.folder / f"{size}-{self.key.get('ranks')}-{stage}.json"
 
     def measured(self, stage: str, world: World, measure: Callable[[], list[Sample]]) -> list[Sample]:
-        """Return the samples of a stage on rank 0, kept ones or those of ``measure()``, which are then kept; else none.
+        """Return the samples of a stage on rank 0 (else none): stored ones, or those of ``measure()``, now stored.
 
         Rank 0 decides for all ranks, since the file is on its disk.
         """
@@ -93,7 +93,7 @@ class Kept:
         return samples
 
     def load(self, stage: str) -> list[Sample] | None:
-        """Return kept samples that may be used, or None; report why others may not be used."""
+        """Return stored samples if they may be used, else None, and report the reason."""
         path = self.path(stage)
         if self.fresh or not path.is_file():
             return None

@@ -30,8 +30,8 @@ FEWEST = 3
 @dataclass(frozen=True)
 class Suite:
     """Sizes of a calibration; shapes of device work are beside the functions that measure it. ``alone``: how long one
-    rank is measured while the others wait. ``longest_s``: longer messages and collectives between hosts are left
-    out."""
+    rank is measured while the others wait. ``longest_s``: a message or collective between hosts that would take longer
+    is left out."""
 
     quick: bool
     pool_items: int
@@ -72,8 +72,8 @@ class Suite:
         return [*circle.exchange_probes(self.messages, seed=1), *circle.collective_probes(self.collectives)]
 
     def affordable(self, seconds_per_byte: float) -> Self:
-        """Return the suite without messages and collectives that would take more than ``longest_s``, and with the
-        largest power of two that does not. The smallest ``FEWEST`` stay, since a fit needs them."""
+        """Return the suite without messages and collectives that would take more than ``longest_s``, but with the
+        largest power of two that takes less. The ``FEWEST`` smallest sizes stay in any case, since a fit needs them."""
         most = self.longest_s / seconds_per_byte
 
         def fitting(sizes: Sequence[int]) -> tuple[int, ...]:

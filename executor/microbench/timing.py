@@ -41,13 +41,13 @@ class Probe:
     """One thing to time. ``make(world)`` builds its inputs and returns the call, or None on a rank that has no part in
     it; every round calls it again.
 
-    ``who``: every rank at once, or the first of each host alone while the others wait. ``group``: a communication, in
-    which ranks take part together and whose time counts from the latest start. ``scope``: whether the ranks of each
-    host make a sample of their own, or all that act make one. ``locality``: as in :class:`Sample`.
+    ``who``: every rank at once, or the first of each host alone while the others wait. ``group``: whether this is a
+    communication op, whose time counts from the latest start of its ranks. ``scope``: whether the ranks of each host
+    give one sample, or all ranks together. ``locality``: as in :class:`Sample`.
 
     ``amid_work``: every rank works before the probe, some longer than others, and goes on working as soon as its own
-    part is done, as in training. So the network's threads are asleep, their data is out of the caches, and what a rank
-    still has to send to a late one competes for a core with its own work.
+    part is done, as in training. So the network's threads are asleep, their data is out of the caches, and the sending
+    of data to a late rank competes for a core with the sender's own work.
     """
 
     primitive: str
@@ -214,14 +214,14 @@ def _sample(probe: Probe, acting: Sequence[int], parts: Sequence[Part], world: W
 
 
 def split_jitter(spans: NDArray[np.float64], limit: float) -> tuple[float | None, float | None]:
-    """Jitter from repeat to repeat: standard deviations in seconds (of one rank by itself, of all ranks together). None
-    each with fewer than FEWEST repeats. Only the first makes ranks wait for one another; the second makes whole epochs
-    longer or shorter.
+    """Return the jitter from repeat to repeat as two standard deviations in seconds: of a rank by itself, which makes
+    ranks wait for one another, and of all ranks together, which makes whole epochs longer or shorter. Both are None
+    with fewer than FEWEST repeats.
 
     ``spans`` float64 [ranks, repeats]: times of ranks that ran the same op at once. Repeats whose mean over ranks lies
-    above ``limit`` are outliers and left out. A two-way analysis of variance: rows (persistent differences of ranks)
-    are taken out, columns (a repeat that was slow on all ranks) are the common part, less what the ranks' own jitter
-    adds to it. With one rank all jitter is its own.
+    above ``limit`` are outliers and left out. The method is a two-way analysis of variance: persistent
+    differences between ranks are removed; the common part is the variance of the mean over ranks, minus the share of
+    it that the ranks' own jitter explains. With one rank all jitter is its own.
     """
     kept = spans[:, spans.mean(0) <= limit]
     ranks, repeats = kept.shape

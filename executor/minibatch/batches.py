@@ -75,8 +75,8 @@ BatchSource = SampledBatches | PresampledBatches
 
 
 class DrawnBatches:
-    """Runs the op that draws a batch: batch ``step`` of the turn as tensors on the host. ``seeds`` int64 [n],
-    ascending: the worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows of each batch after
+    """Runs the op that draws the batch of a step, as tensors on the host. ``seeds`` int64 [n], ascending: the
+    worker's training vertices. ``planned`` int64 [hops + 1, epochs, steps]: rows of each batch after
     each hop, from the program. A worker without a batch in a step draws an empty one, since every rank takes part in
     every step (docs/systems/mini-batches.md)."""
 

@@ -112,7 +112,7 @@ def _gids(store: FeatureStore, plan: RunPlan, sampling: SamplingPlan, ids: NDArr
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Data for evaluations: ``constants`` by buffer, ``functions`` by action; ``routes``: all routes of the program."""
+    """Data for evaluations: constant tensors by buffer name, functions by policy action, all routes of the program."""
 
     routes: Mapping[str, LocalRoute]
     constants: Mapping[str, Value] = field(default_factory=dict)

@@ -99,8 +99,8 @@ class Embeddings:
     def applied(
         self, context: PolicyContext, ids: Rows, gradients: Rows, state: Rows, table: Rows
     ) -> tuple[Rows, Rows]:
-        """Take a step of Adagrad (Duchi et al., JMLR 2011) on the rows ``ids``; changes ``state`` [n, width] and
-        ``table`` [n, F + width] of the host in place. ``gradients`` are zeros before the first push."""
+        """Take an Adagrad step (Duchi et al., JMLR 2011) on the rows ``ids``, in place. ``state`` [n, width]: sums of
+        squared gradients; ``table`` [n, F + width]: the host's input rows. ``gradients``: zeros at first."""
         places, vectors = ids.view(-1), table[:, -self.width :]
         total = state.index_select(0, places).addcmul_(gradients, gradients)
         state.index_copy_(0, places, total)

@@ -18,8 +18,8 @@ Observe = Callable[[Now, torch.Tensor], None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A compiled op. ``guard``: the op is skipped if this decision is zero. ``free``: slots that no later op reads, in
-    program order. ``touched``: all slots that the op uses and that are freed within the turn."""
+    """A compiled op. ``guard``: the op is skipped if this decision is zero. ``free``: slots of the buffer store
+    whose tensors no later op of the template uses. ``touched``: slots that this op uses and that some op frees."""
 
     op_id: int
     name: str
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CompiledTemplate:
-    """The steps of a template on this rank, in program order. ``order``: the steps that each step waits for.
+    """The ops of a template that this rank runs, in program order. ``order``: the ops that each op waits for.
     ``serial``: see :func:`simgnn.program.drain_points.in_one_thread`."""
 
     name: str
@@ -41,7 +41,7 @@ class CompiledTemplate:
 
 
 class Coming(NamedTuple):
-    """A turn that has not begun yet."""
+    """A turn (a training step, or an evaluation) that has not begun yet."""
 
     template: CompiledTemplate
     now: Now
@@ -50,7 +50,7 @@ class Coming(NamedTuple):
 def compile_program(
     program: Program, context: RankContext, observers: Mapping[str, Observe]
 ) -> dict[str, CompiledTemplate]:
-    """Compile all templates. ``observers``: buffer name -> function called after its last write of a turn."""
+    """Compile all templates. ``observers``: by buffer, a function called with its value after a step's last write."""
     return {template.name: _compile(program, template, context, observers) for template in program.templates.values()}
 
 

@@ -1,8 +1,8 @@
-"""The executor's driver loop: runs a program's turns on one rank.
+"""The executor's driver loop: runs a program's turns (training steps and evaluations) on one rank.
 
 Where the ops of every template form one total order (bulk synchronous programs), the main thread runs them one after
 another. Otherwise each stream has a thread (:mod:`executor.rank.lanes`); dependencies, the order of communicating
-streams and the schedule's picks decide when an op runs. Both paths run the same compiled steps on the same buffers.
+streams and the schedule's choices decide when an op runs. Both paths run the same compiled steps on the same buffers.
 """
 
 import time
@@ -26,8 +26,8 @@ SPAN = 512
 
 
 class Interpreter:
-    """One rank's run of a program. ``observers``: buffer name -> function called after its last write of a turn.
-    ``schedule`` None: ready ops run in program order. A schedule that picks runs in threads of ``workers``."""
+    """One rank's run of a program. ``observers``: by buffer, a function called with its value after its last write in
+    a step. ``schedule``: chooses among ready ops, in threads of ``workers``; None: these run in program order."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Interpreter:
             self._lanes = Lanes(context, self.templates, self.clock, record, schedule, workers or Workers(0))
 
     def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
-        """Run all turns of consecutive epochs, and return when all ops have ended. ``between`` is called in this thread
-        after every ``every`` turns, also within an epoch; other streams continue meanwhile."""
+        """Run all steps of consecutive epochs, and return when all ops have ended. ``between`` is called in this thread
+        after every ``every`` steps, also within an epoch; other streams continue meanwhile."""
         work = self._turns(epochs)
         if self._lanes is not None:
             self._lanes.run(work, between, every)
@@ -88,7 +88,7 @@ class Interpreter:
             self._lanes.close()
 
     def _run(self, turn: Coming) -> None:
-        """Run one turn in program order in this thread. This is the hot loop: its overhead is paid for every op."""
+        """Run one step or evaluation in program order in this thread: the hot loop, whose overhead every op pays."""
         now = turn.now
         clock, add, values = self.clock, self.record.add, self.context.store.values
         decisions = self.context.decisions
@@ -109,7 +109,7 @@ class Interpreter:
 
 
 def clock_of(device: torch.device) -> Callable[[], Any]:
-    """Return a function that marks when an op begins or ends: monotonic seconds, or an event on the CUDA stream."""
+    """Return a function that gives the current time: in monotonic seconds, or as an event on the CUDA stream."""
     if device.type != "cuda":
         return time.perf_counter
 

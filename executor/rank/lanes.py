@@ -1,4 +1,4 @@
-"""Run streams in threads: several turns are in flight, and only dependencies order their ops.
+"""Run streams in threads: several turns (steps) run at once, and only dependencies order their ops.
 
 The main thread runs the first stream that does not communicate; every other stream has one thread per server. The
 dispatcher (:mod:`simgnn.program.dispatch`) chooses the next op of a stream.
@@ -92,8 +92,8 @@ class Record(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A turn in flight. ``uses``: number of steps that still use a slot that is freed within the turn. ``ends``: by
-    step, the CUDA events at the ends of the ops that it waits for."""
+    """A turn (a training step, or an evaluation) that runs. ``uses``: by slot, how many ops have yet to use its tensor
+    before it is freed. ``ends``: by op, the CUDA events at the ends of the ops that it waits for."""
 
     template: CompiledTemplate
     now: Now
@@ -144,7 +144,7 @@ class Lanes:
         ]
 
     def run(self, work: Iterator[Coming], between: Callable[[], None] | None = None, every: int = sys.maxsize) -> None:
-        """Run turns of the iterator ``work``. Return when all their ops have ended, or raise the first error of any
+        """Run the turns that ``work`` yields. Return when all their ops have ended, or raise the first error of any
         stream. ``between`` is called after every ``every`` turns; only the stream of this thread waits for it."""
         if self.context.device.type == "cuda":
             torch.cuda.synchronize()
@@ -190,8 +190,8 @@ class Lanes:
             self._changed.notify_all()
 
     def _take_and_run(self, lane: Lane[Running] | None, until_idle: bool) -> bool:
-        """Wait for an op of a stream and run it. The main thread (``until_idle``) returns without an op when
-        ``between`` is due. Return False if no ops remain (main thread), or if the run is over."""
+        """Wait for an op of a stream and run it; return True. The main thread (``until_idle``) also returns True
+        without an op, when ``between`` is due. Return False if no ops remain (main thread), or if the run is over."""
         with self._changed:
             while True:
                 if self._closed or self._error is not None:
@@ -243,7 +243,7 @@ class Lanes:
         return ended
 
     def _finish(self, job: Job[Running], ran: bool, end: Any) -> None:
-        """Mark a job as ended. ``end``: the CUDA event at its end; None on a CPU, or if a guard skipped the op."""
+        """Mark an op as ended. ``end``: the CUDA event at its end; None on a CPU, or if a guard skipped the op."""
         turn, running = job.turn, job.turn.what
         for slot in running.template.steps[job.position].touched:
             running.uses[slot] -= 1

@@ -68,8 +68,8 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
 
 
 class Session:
-    """Everything that one rank holds during a run. ``schedule`` None: use the plan's schedule. ``span``: turns after
-    which records are written."""
+    """Everything that one rank holds during a run. ``schedule`` None: use the plan's schedule. ``span``: number
+    of training steps after which records are written to files."""
 
     def __init__(
         self, plan: RunPlan, device: str, resume: bool, schedule: Picks | None = None, span: int = SPAN
@@ -122,7 +122,7 @@ class Session:
         self._evaluated = False
 
     def _count_more_epochs(self) -> None:
-        """After a run that ended and now trains more epochs: its last one counts among those in the middle."""
+        """In a finished run that trains more epochs, count the payload of its last epoch with those in the middle."""
         middle, last = self.context.apart[TOLD].pairs, self.context.apart[LAST].pairs
         if self.start == 1:  # the only epoch stood for all
             middle.clear()
@@ -190,8 +190,8 @@ class Session:
             self.interpreter.record = NotedMemory(self.recorder, self.memory)
 
     def _trained(self, now: Now, metrics: torch.Tensor) -> None:
-        """Record a turn's metrics, and print progress, since many epochs may run without a stop. The last epoch before
-        a stop is printed after its evaluation."""
+        """Record a step's metrics, and print each finished epoch, but not the last one before the driver stops for an
+        evaluation or a checkpoint: that epoch is printed after the stop."""
         self.history.observe(now, metrics)
         steps = self.plan.program.calendar.steps
         done = now.epoch + 1 if steps > 1 else len(self.history.losses)  # on a GPU metrics may arrive later

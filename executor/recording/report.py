@@ -67,7 +67,7 @@ def write_report(
     facts: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Result:
-    """Write trace, ops, traffic, batches (of a mini-batch run), activity (where policies decide anything) and
+    """Write trace, ops, traffic, batches (of a mini-batch run), activity (policies' decisions, if any) and
     ``result.json``, then seal the files that a replay reads. A failed run gets the same files, as far as it ran.
     ``notes`` qualify its numbers."""
     run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
@@ -164,7 +164,7 @@ def merge_trace(folder: Path, program: Program) -> pa.Table:
 def collective_starts(program: Program, trace: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Return when the work of each op began: for a collective the latest issue of its group, else its issue.
 
-    A member may leave before the last one comes (the root of a broadcast): its start is then its end.
+    A member may finish before the last one issues the op (the root of a broadcast): its start is then its end.
     """
     teams = np.full((len(program.ops), program.ranks), -1, dtype=np.int64)  # -1: the op has no group
     for number, (_, op) in enumerate(program.ops):

@@ -88,14 +88,14 @@ class Recorder(RowFile):
         self._written_s = time.perf_counter()
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
-        """Values by column; an op starts when it was issued, until :mod:`executor.recording.report` corrects this."""
+        """Return the values by column. An op starts when issued; :mod:`executor.recording.report` corrects this."""
         epochs, steps, op_ids, issued, ended, sent = zip(*rows, strict=True)
         begins, ends = self._seconds(issued), self._seconds(ended)
         counted = [list(column) for column in zip(*sent, strict=True)]
         return [[self.rank] * len(rows), epochs, steps, op_ids, begins, begins, ends, *counted]
 
     def _rebase(self) -> None:
-        """Tie device events to the host's clock anew: distances of events are float32 and lose digits in a long run."""
+        """Pair a new CUDA event with the host's clock, since times between distant events lose digits (float32)."""
         if self.device.type != "cuda":
             return
         torch.cuda.synchronize(self.device)
@@ -128,7 +128,7 @@ def arrow_of(values: ArrayLike, kind: pa.DataType) -> pa.Array:
 
 
 def put_aside(path: Path) -> None:
-    """Keep the file of an earlier start of this run: ``rank-0.arrow`` becomes ``rank-0.part-K.arrow``."""
+    """Rename the file of an earlier start of this run, to keep it: ``rank-0.arrow`` to ``rank-0.part-K.arrow``."""
     if path.is_file():
         earlier = list(path.parent.glob(f"{path.stem}.part-*.arrow"))
         path.rename(path.with_name(f"{path.stem}.part-{len(earlier)}.arrow"))

@@ -39,7 +39,7 @@ class TrainedModel:
         self._best: Accuracy | None = None
 
     def evaluated(self, accuracy: Sequence[Accuracy]) -> None:
-        """Keep the weights if the last of these evaluations has the best validation accuracy; the first of equals."""
+        """Save the weights as the best if the last evaluation has a higher validation accuracy than all before it."""
         known = [found for found in accuracy if found.validation is not None]
         if not known:
             return
@@ -49,7 +49,7 @@ class TrainedModel:
         self._best = best
 
     def finish(self, epochs: int, facts: Mapping[str, Any]) -> None:
-        """Write the weights after the last epoch, and the description. ``facts``: what else describes the model."""
+        """Write the weights after the last epoch, and ``model.json``. ``facts``: more entries for that file."""
         self._save(LAST)
         shapes = {name: list(value.shape) for name, value in self._weights().items()}
         kept = self._best is not None and (self.folder / BEST).is_file()

@@ -1,4 +1,4 @@
-"""The tensors behind a program's buffers: a flat list of slots, so that no op looks a name up while it runs."""
+"""The tensors of a program's buffers, in a flat list of slots, so that no op looks up a name while it runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ Value = torch.Tensor | tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The turn that an op runs in. ``count`` numbers training turns from 0; an evaluation has that of the epoch's last
-    turn, and ``step`` -1."""
+    """The turn that an op runs in: a training step, or an evaluation (``step`` -1). ``count`` numbers training steps
+    of the run from 0; an evaluation has the number of its epoch's last step."""
 
     epoch: int
     step: int
@@ -34,8 +34,8 @@ TORCH_TYPES: Mapping[str, torch.dtype] = {
 
 
 class BufferStore:
-    """Slots of one rank: one for a plain buffer, ``depth`` for a ring. ``constants``: buffers whose tensor the run
-    provides and no op replaces (features, flat gradients). They are neither freed nor checkpointed."""
+    """The tensors of one rank's buffers: one slot for a plain buffer, ``depth`` slots for a ring of copies.
+    ``constants``: buffers whose tensor no op replaces (features, flat gradients); never freed or checkpointed."""
 
     def __init__(
         self, program: Program, rank: int, device: torch.device, constants: Mapping[str, Value] | None = None
@@ -64,7 +64,7 @@ class BufferStore:
         return self.device if self.program.buffers[name].space == "device" else torch.device("cpu")
 
     def getter(self, access: Access) -> Getter:
-        """A function that returns what an access reads in a turn. In a ring, turns before the run read as zeros."""
+        """Return a function that reads a buffer in a turn. In a ring, copies never written read as zeros."""
         buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
         if buffer.depth == 1 and not access.steps_back and not access.epochs_back:
             return lambda now: values[base]  # type: ignore[return-value]
@@ -77,7 +77,7 @@ class BufferStore:
         return get
 
     def setter(self, access: Access) -> Setter:
-        """A function that stores a tensor where an access writes in a turn."""
+        """Return a function that stores a tensor as the value of a buffer in a turn."""
         buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
         if buffer.depth == 1:
             return lambda now, value: values.__setitem__(base, value)
@@ -93,7 +93,7 @@ class BufferStore:
         return lambda now: (now.count - back) % depth
 
     def rows(self, size: Size, now: Now) -> int:
-        """A size on this rank in one turn; for a decision its upper bound."""
+        """Return a number of rows on this rank in one turn; if a policy decides it, its upper bound."""
         if isinstance(size, Decision):
             size = size.bound
         if isinstance(size, Column):
@@ -101,15 +101,15 @@ class BufferStore:
         return size
 
     def zeros(self, buffer: Buffer, now: Now) -> torch.Tensor:
-        """The value of a buffer before its first write."""
+        """Return zeros, the value of a buffer before its first write."""
         return self._zeros(buffer, self.rows(buffer.rows, now))
 
     def _zeros(self, buffer: Buffer, rows: int) -> torch.Tensor:
         return torch.zeros((rows, buffer.width), dtype=TORCH_TYPES[buffer.dtype], device=self.place(buffer.name))
 
     def room(self, name: str) -> torch.Tensor:
-        """Memory of a plain buffer for the whole run, allocated at the first call, with what a checkpoint restored. A
-        lasting buffer has a room for the most rows that it ever gets."""
+        """Return memory that a plain buffer has for the whole run, allocated at the first call (or by a checkpoint that
+        was loaded). A ``lasting`` buffer gets memory for the most rows that it ever holds."""
         if name not in self._rooms:
             buffer, there = self.program.buffers[name], self.values[self._base[name]]
             if buffer.lasting or not isinstance(there, torch.Tensor):
@@ -118,8 +118,8 @@ class BufferStore:
         return self._rooms[name]
 
     def reserve(self, name: str) -> None:
-        """Allocate a buffer's memory until its first write (:meth:`release`), so that earlier turns take as much memory
-        as later ones."""
+        """Allocate memory in place of a buffer that has no value yet, so that memory does not grow later. Its op calls
+        :meth:`release` just before the first write."""
         if self.values[self._base[name]] is None and name not in self._reserved:
             self._reserved[name] = self.zeros(self.program.buffers[name], Now(0, 0, 0))
 
@@ -127,7 +127,7 @@ class BufferStore:
         self._reserved.pop(name, None)
 
     def free_after(self, template: Template) -> list[tuple[int, ...]]:
-        """For each op the slots whose value no later op reads, in program order."""
+        """Return, for each op in program order, the slots whose tensors no later op of the template uses."""
         last: dict[str, int] = {}
         for position, op in enumerate(template.ops):
             for access in op.reads + op.writes:
@@ -139,7 +139,7 @@ class BufferStore:
         return [tuple(slots) for slots in result]
 
     def state(self) -> dict[str, Value]:
-        """What later turns need of this rank: the remembered buffers that ops have written, by name and copy."""
+        """Return what a checkpoint must hold: buffers that later turns read and ops have written, by name and copy."""
         found = {
             f"{name}#{copy}": self.values[self._base[name] + copy]
             for name in sorted(remembered(self.program) - self.constants)
@@ -148,7 +148,7 @@ class BufferStore:
         return {key: value for key, value in found.items() if value is not None}
 
     def load_state(self, state: Mapping[str, Value]) -> None:
-        """Restore what :meth:`state` returned, in place where a copy has memory already."""
+        """Restore what :meth:`state` returned, in place if a buffer already has memory."""
         slots = {
             f"{name}#{copy}": (name, self._base[name] + copy)
             for name, buffer in self.program.buffers.items()
@@ -169,5 +169,5 @@ class BufferStore:
 
 
 def moved(value: Value, device: torch.device) -> Value:
-    """A buffer's value on a device; not copied where it lies there already."""
+    """Return a buffer's value on a device; it is not copied if it is there already."""
     return tuple(part.to(device) for part in value) if isinstance(value, tuple) else value.to(device)

@@ -76,7 +76,7 @@ def _write(path: Path, put: Callable[[Path], Any]) -> None:
 
 
 def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
-    """Epochs trained at the last complete checkpoint. Raises :class:`BackendError` where none fits the program."""
+    """Return the epochs trained at the last complete checkpoint. Raises :class:`BackendError` if none fits."""
     path = folder / LATEST
     if not path.is_file():
         raise BackendError(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Sent(NamedTuple):
-    """What an op handed to ``torch.distributed``, counted from the tensors themselves."""
+    """How much an op sent through ``torch.distributed``, counted from the tensors themselves."""
 
     bytes_sent: int = 0
     collective_bytes: int = 0
@@ -37,9 +37,9 @@ Handler = Callable[[Now], Sent | None]
 
 @dataclass(frozen=True)
 class LocalRoute:
-    """A named list of rows as one rank sees it. ``gather``: local rows to send, peers ascending (None: the sent buffer
-    lies in that order already). ``scatter``: local rows that arriving rows belong to, peers ascending (None: they are
-    stored as they arrive). ``send``, ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends."""
+    """Which rows one rank exchanges with each peer. ``gather``: local rows to send, peers ascending (None: the buffer
+    to send is in that order already). ``scatter``: local rows that arriving rows belong to, peers ascending (None: they
+    are stored as they arrive). ``send``, ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends."""
 
     gather: torch.Tensor | None
     scatter: torch.Tensor | None
@@ -49,17 +49,17 @@ class LocalRoute:
 
     @property
     def leaving(self) -> torch.Tensor | None:
-        """The local rows that are sent; where the route names only arriving rows, these."""
+        """The local rows that are sent; if only ``scatter`` is given, these rows."""
         return self.scatter if self.gather is None else self.gather
 
     @property
     def arriving(self) -> torch.Tensor | None:
-        """The local rows that arriving rows belong to; where the route names only rows to send, these."""
+        """The local rows that arriving rows belong to; if only ``gather`` is given, these rows."""
         return self.gather if self.scatter is None else self.scatter
 
     @property
     def arriving_counts(self) -> tuple[int, ...]:
-        """How many of :attr:`arriving` belong to each rank, [P]."""
+        """How many of the rows :attr:`arriving` come from each rank, [P]."""
         return self.send if self.scatter is None else self.receive
 
     def reversed(self) -> "LocalRoute":
@@ -76,14 +76,14 @@ class GroupHandle:
 
 
 class Reversible(Protocol):
-    """What a forward op leaves for its backward op."""
+    """The saved state of a forward op, with which its backward op computes gradients."""
 
     def backward(self, gradients: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
-        """Gradients of the inputs that learn, from the gradients of the outputs; None: no gradient."""
+        """Return gradients of the inputs that need one, from the gradients of the outputs; None: no gradient."""
 
 
 class Kept:
-    """What one forward op leaves for its backward op, by turn."""
+    """The saved states (:class:`Reversible`) of one forward op, by training step."""
 
     __slots__ = ("_turns",)
 
@@ -94,7 +94,7 @@ class Kept:
         self._turns[now.count] = reversible
 
     def take(self, now: Now) -> Reversible:
-        """Remove and return what was left in this turn."""
+        """Remove and return the state that was saved in this step."""
         return self._turns.pop(now.count)
 
 
@@ -103,7 +103,7 @@ Pairs = dict[tuple[int, int], list[int]]
 
 @dataclass(frozen=True)
 class Apart:
-    """Payload sent in the training turns of some epochs."""
+    """Payload sent in the training steps of some ``epochs``, by (op id, target): [messages, bytes]."""
 
     epochs: range
     pairs: Pairs = field(default_factory=dict)
@@ -121,12 +121,12 @@ def unrecorded(*_: object) -> None:
 class RankContext:
     """Everything that handlers of one rank share.
 
-    ``decisions``: named integers that policies have decided so far. ``pairs``: payload by (op id, target) as [messages,
-    bytes]; ``apart``: the same for some epochs alone, by a name. ``note(turn, decision, peer, value)`` records a
-    decision, ``note_loss`` a mini-batch's metrics before they are summed over ranks, ``note_rows`` rows that arrive
-    along routes which differ by turn. ``written``: memory shared by ranks of a host that this rank changes while it
-    trains, by name. ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`. ``control``: a group of all
-    ranks on the host, for messages that are not part of the program.
+    ``decisions``: the latest value of each decision of a policy, by name. ``pairs``: payload by (op id, target) as
+    [messages, bytes]; ``apart``: the same for some epochs alone, by a name. ``note(now, decision, peer, value)``
+    records a decision, ``note_loss`` a mini-batch's metrics before they are summed over ranks, ``note_rows`` how many
+    rows arrive on routes whose counts differ by step. ``written``: memory shared by ranks of a host that this rank
+    changes while it trains, by name. ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`. ``control``: a
+    group of all ranks, through host memory, for messages that are not part of the program.
     """
 
     program: Program
@@ -154,21 +154,21 @@ class RankContext:
     control: GroupHandle | None = None
 
     def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
-        """Record a policy's decision; unless it concerns one peer, guards and schedules see it."""
+        """Record a policy's decision; guards and schedules read it by name unless it concerns a single peer."""
         if peer == NOBODY:
             self.decisions[name] = value
         self.note(now, name, peer, value)
 
     def reads(self, op: Op) -> list[Callable[[Now], Any]]:
-        """Getters of what an op reads, except what modules hold."""
+        """Return getters of the buffers that an op reads, except those that modules hold."""
         return [self.store.getter(access) for access in self.handed_over(op.reads)]
 
     def writes(self, op: Op) -> list[Callable[[Now, Value], None]]:
-        """Setters of what an op writes, except what modules hold."""
+        """Return setters of the buffers that an op writes, except those that modules hold."""
         return [self.store.setter(access) for access in self.handed_over(op.writes)]
 
     def handed_over(self, accesses: Sequence[Access]) -> list[Access]:
-        """The accesses to buffers that modules and the optimizer do not hold themselves."""
+        """Return the accesses to buffers in the store, without those that modules or the optimizer hold."""
         return [access for access in accesses if not self.program.buffers[access.buffer].inner]
 
     def route(self, op: Op) -> LocalRoute:
@@ -176,7 +176,7 @@ class RankContext:
         return self.routes[op.route]
 
     def scheduled(self, op: Op) -> bool:
-        """Whether the rows of an op's route differ by turn: they are in the program, and no rank keeps lists."""
+        """Return whether the numbers of rows on an op's route differ by step; the program then lists them all."""
         route = self.program.sizes.routes.get(op.route or "")
         return route is not None and route.rows.ndim > 1
 
@@ -186,7 +186,7 @@ class RankContext:
         return self.groups[name]
 
     def action(self, op: Op) -> Action[Any]:
-        """The policy's action that an op names, with the executor's faster kernels."""
+        """Return the policy's action that an op names, with the executor's faster kernels."""
         policy = self.policies.get(op.module or "")
         actions = () if policy is None else policy.actions
         for kind in actions:
@@ -205,11 +205,11 @@ class RankContext:
                 self.note_rows(now.epoch, now.step, op.route, member, count)
 
     def segment_of(self, template: Template, op: str) -> Kept:
-        """What a forward op of a template leaves for its backward op."""
+        """Return the saved states of a forward op of a template, for its backward op."""
         return self.kept.setdefault((template.name, op), Kept())
 
     def pair_counters(self, now: Now, op_id: int, target: int) -> list[list[int]]:
-        """The counts [messages, bytes] that a message of an op adds to: of the run, and of epochs in ``apart``."""
+        """Return the counters [messages, bytes] to which a message is added: of the run, and of epochs in ``apart``."""
         books = [self.pairs]
         if now.step >= 0:  # an evaluation is no part of its epoch
             books += [apart.pairs for apart in self.apart.values() if now.epoch in apart.epochs]
@@ -217,7 +217,7 @@ class RankContext:
 
 
 def policy_context(context: RankContext, op: Op, template: Template | None = None) -> Callable[[Now], PolicyContext]:
-    """A function that makes the context in which an op calls its policy."""
+    """Return a function that makes the :class:`PolicyContext` with which an op calls its policy in a turn."""
     rank, ranks = context.rank, context.program.ranks
     route = None if op.route is None or context.scheduled(op) else context.route(op)
     send, receive = ((), ()) if route is None else (route.send, route.receive)

@@ -32,7 +32,7 @@ class Network(ABC):
 
     @abstractmethod
     def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
-        """A segment of a layer as a function on the tensors that its op reads."""
+        """Return a segment (part) of a layer as a function of the tensors that its op reads."""
 
     def set_training(self, training: bool) -> None:
         """Switch layers between training and evaluation, as torch's ``train`` and ``eval`` do."""
@@ -40,7 +40,7 @@ class Network(ABC):
             layer.train(training)
 
     def state(self) -> list[dict[str, torch.Tensor]]:
-        """By layer what training changes besides parameters: a module's buffers, such as running means."""
+        """Return, by layer, the module buffers, such as running means: what training changes besides parameters."""
         return [{name: value.clone() for name, value in layer.named_buffers()} for layer in self.layers]
 
     def load_state(self, state: Sequence[Mapping[str, torch.Tensor]]) -> None:
@@ -49,7 +49,7 @@ class Network(ABC):
                 value.copy_(saved[name])
 
     def on_tape(self, layer: int) -> bool:
-        """Whether functions of a layer take ``call=``, so that a :class:`~executor.layers.tape.Tape` reverses them."""
+        """Return whether a layer is built in: a :class:`~executor.layers.tape.Tape` can run it, passed as ``call=``."""
         return isinstance(self._by_index[layer], Layer)
 
     def _function(self, layer: int, segment: Segment, functions: Functions) -> Callable[..., Any]:
@@ -82,14 +82,14 @@ class LayerNetwork(Network):
 
     @cached_property
     def adjacency(self) -> LocalAdjacency:
-        """The local edges as segments read them. Programs that sum block by block never make it."""
+        """The rank's edges, built at the first use; programs that sum block by block do not use them."""
         return LocalAdjacency.from_local_graph(self._local, **self._options)
 
     def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
-        """``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``, ``aggregate`` and
-        ``forward`` take own and halo rows, ``aggregate`` with attention the maxima too; ``sum_own`` takes own rows,
-        ``add_halo`` halo rows and what ``sum_own`` gave; ``update`` takes the aggregate and, where the layer uses them,
-        own rows."""
+        """Return a part of a layer. ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``,
+        ``aggregate`` and ``forward`` take own and halo rows, in attention ``aggregate`` also the maxima; ``sum_own``
+        takes own rows, ``add_halo`` halo rows and the result of ``sum_own``; ``update`` takes the aggregate and, if the
+        layer uses them, own rows."""
         function = self._function(layer, segment, self._by_index[layer].functions())
         if segment in OVER_EDGES:
             adjacency = self.adjacency
@@ -105,9 +105,9 @@ class SampledNetwork(Network):
     """Built-in layers over the blocks of a mini-batch: ops read the edges that they sum over."""
 
     def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
-        """A block is (indptr [n + 1], sources [edges]). ``prepare`` takes rows and returns as many; ``maximum`` and
-        ``aggregate`` take a block and the rows of its m sources, ``aggregate`` with attention the maxima too;
-        ``update`` takes the aggregate [n, ...] and, where the layer uses own rows, those of all sources, of which it
+        """Return a part of a layer. ``prepare`` takes rows and returns as many; ``maximum``, ``aggregate`` take a block
+        (indptr [n + 1], sources [edges]) and the rows of its m sources, in attention ``aggregate`` also the maxima;
+        ``update`` takes the aggregate [n, ...] and, if the layer uses own rows, those of all sources, of which it
         reads the first n."""
         module: Layer = self._by_index[layer]
         if segment in OVER_EDGES:

@@ -12,7 +12,7 @@ from simgnn.model.spec import LayerSpec
 
 
 class FlatOptimizer:
-    """Moves all parameters into one flat tensor and steps on it. Elementwise the same as one step a parameter.
+    """Moves all parameters into one flat tensor and updates that, with the same result as for each parameter alone.
 
     Adam with L2 penalty (not decoupled), torch's default betas and epsilon (Kingma and Ba, ICLR 2015); or SGD with L2
     penalty and momentum, as torch defines them (no dampening, no Nesterov). ``settings``: the fields of ``[train]``.
@@ -52,7 +52,7 @@ class FlatOptimizer:
             self._state["steps"] = torch.zeros((), dtype=torch.float32, device=flat.device)
 
     def step(self) -> None:
-        """One update from the summed gradients, which are then set to zero."""
+        """Update the parameters with the summed gradients, and set these to zero."""
         with torch.no_grad():
             if self.count is not None:
                 self.gradient.div_(self.count[0, 0])
@@ -91,7 +91,7 @@ class FlatOptimizer:
 
 
 def learned_values(layers: Sequence[LayerSpec], optimizer: FlatOptimizer) -> dict[str, torch.Tensor]:
-    """Parameters and their gradients, by the name of their buffer."""
+    """Return each layer's parameters and gradients (views of the flat tensors) by the name of their buffer."""
     values: dict[str, torch.Tensor] = {}
     views = zip(layers, optimizer.parameter_views, optimizer.gradient_views, strict=True)
     for layer, parameters, gradients in views:

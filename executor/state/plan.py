@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """``plan/plan.json`` of a run directory, checked. ``train``: the fields of ``[train]``; ``policies``: by slot,
-    those that act while training; ``batches``: None where a step is the whole graph."""
+    """``plan/plan.json`` of a run directory, checked. ``train``: the fields of ``[train]``; ``policies``: those
+    that act while training, by slot; ``batches``: settings of mini-batches, None in full-graph training."""
 
     root: Path
     name: str
@@ -101,17 +101,17 @@ class RunPlan:
 
     @property
     def timeout(self) -> float:
-        """Seconds after which a silent rank counts as lost."""
+        """Seconds without an answer after which a rank counts as lost."""
         return float(self.train["timeout"])
 
     @property
     def schedule(self) -> Picks | None:
-        """The schedule that picks among ready ops; None where the plan names none."""
+        """The schedule policy, which chooses among ready ops; None if the plan names none."""
         return cast("Picks | None", self.policies.get("schedule"))
 
     @cached_property
     def program(self) -> Program:
-        """The program. Raises :class:`ConfigError` where it is not the one that the plan was made for."""
+        """The run's program. Raises :class:`ConfigError` if it is not the one that the plan was made for."""
         program = load_program(self.root / "plan")
         found = program_digest(program)
         if found != self.digest or program.ranks != self.ranks:

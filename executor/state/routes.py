@@ -1,4 +1,4 @@
-"""A program's routes as one rank sees them: row lists from the rank's graph, counts from the size table."""
+"""Which rows a rank sends and receives on each route: lists of rows from its graph, counts from the program."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,9 +15,9 @@ from simgnn.program.sizes import reverse_of
 
 
 def local_routes(program: Program, local: RankGraph, device: torch.device) -> dict[str, LocalRoute]:
-    """Every route of the program. The rank's graph has row lists for some routes, which also serve their reverses; rows
-    of other routes are sent as they lie in the buffer. Raises :class:`BackendError` where the partition is not the one
-    that the program was planned for."""
+    """Return every route of the program. The rank's graph lists the rows of some routes, which also serve the reverse
+    direction; rows of other routes are sent in buffer order. Raises :class:`BackendError` if the partition is not the
+    one that the program was planned for."""
     result, rank = packed_routes(program, local.rank), local.rank
     for name, lists in local.row_lists.items():
         if name in result:
@@ -42,7 +42,7 @@ def local_routes(program: Program, local: RankGraph, device: torch.device) -> di
 
 
 def packed_routes(program: Program, rank: int) -> dict[str, LocalRoute]:
-    """Routes without row lists; those whose rows differ by turn are left out, since the program has them."""
+    """Return routes by their row counts alone, without row lists; routes whose counts differ by step are left out."""
     result: dict[str, LocalRoute] = {}
     for name, route in program.sizes.routes.items():
         if route.rows.ndim > 1:
@@ -58,7 +58,7 @@ def packed_routes(program: Program, rank: int) -> dict[str, LocalRoute]:
 
 
 def _part(whole: LocalRoute, part: LocalRoute) -> LocalRoute:
-    """A route of some pairs of ``whole``, with the rows that ``whole`` has for these pairs."""
+    """Return route ``part``, of some pairs of ranks of ``whole``, with the row lists of ``whole`` for these pairs."""
 
     def rows_of(rows: torch.Tensor | None, counts: tuple[int, ...], chosen: tuple[int, ...]) -> torch.Tensor | None:
         if rows is None:

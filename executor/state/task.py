@@ -40,7 +40,7 @@ class Task:
         return float(max(1, self.train_total) * (self.classes if self.multilabel else 1))
 
     def loss(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gradient [n, classes] of this rank's part of the loss, and its :class:`Metrics`, float64 [METRICS]. Cross
+        """Return the gradient [n, classes] of this rank's part of the loss, and its metrics, float64 [METRICS]. Cross
         entropy, or binary cross entropy with logits, over the training rows, divided by :attr:`divisor`. Gradients
         summed over ranks are the gradient of the mean."""
         rows = self.rows[0]
@@ -114,7 +114,7 @@ def load_task(
 
 
 def split_rows(shard: Shard, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Positions of a shard's train, validation and test rows, int64."""
+    """Return positions of a shard's train, validation and test rows, int64."""
     masks = (shard.train_mask, shard.validation_mask, shard.test_mask)
     train, validation, test = (torch.from_numpy(np.flatnonzero(mask)).to(device) for mask in masks)
     return train, validation, test

@@ -32,8 +32,8 @@ def warm_up(
     dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """Train these layers for one epoch on four owned and two halo rows. A user's own layers are not called: some torch
-    operations stand for them."""
+    """Train these layers for one epoch on four owned and two halo rows. A user's own layers are not called; only
+    torch operations such as layers use are."""
     warm_up_torch(layers, dtype, device)
     is_symmetric(ring(OWNED))  # as on a rank that needs no halo row; the graph below has some
     leaf = torch.zeros(1, requires_grad=True)
@@ -66,7 +66,7 @@ def warm_up(
 
 
 def warm_up_torch(layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:
-    """Matrix products in the three forms of a layer and its backward, and dropout where a layer has any."""
+    """Run once the three matrix products of a linear layer and its backward, and dropout if a layer has it."""
     torch.manual_seed(0)
     rows, inner, outer = 1024, 256, 256  # large enough that BLAS's packing buffers hardly grow afterwards
     left = torch.zeros(rows, inner, dtype=dtype, device=device)
@@ -79,7 +79,7 @@ def warm_up_torch(layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch
 
 
 def ring(vertices: int) -> CSR:
-    """A ring of vertices. Arrays are read-only, as the mapped files of a run are: Numba compiles for these apart."""
+    """Return a ring graph with read-only arrays, as a run maps them from files: Numba compiles separately for these."""
     near = np.array([[(v - 1) % vertices, (v + 1) % vertices] for v in range(vertices)], np.int32)
     pointers, sources = np.arange(0, 2 * vertices + 1, 2, dtype=np.int64), np.sort(near, 1).reshape(-1)
     for array in (pointers, sources):

@@ -67,7 +67,7 @@ def make(declared: Declaration, replace: bool, holds: bool = False) -> Made:
             )
     if holder is not None:
         raise BackendError(
-            f"testbed: '{declared.name}', which {holder} holds, is no longer what was made "
+            f"testbed: '{declared.name}', which {holder} keeps up, has changed since it was made "
             f"({'; '.join(['it is gone'] if found is None else faults(found))}): end that process, or take down what "
             "is left with testbed down"
         )

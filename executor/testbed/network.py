@@ -198,8 +198,8 @@ def _is_shaped(declared: Declaration, namespace: str, interface: str) -> bool:
 
 
 def _is_declared_burst(told: float, declared: Declaration) -> bool:
-    """Return whether ``tc`` shows this burst for the declared one: the time that the burst takes, in 32 bits of ticks,
-    times the rate, in whole bytes. The kernel itself has all of it."""
+    """Return whether ``told``, the burst in bytes that ``tc`` prints, is the declared one. ``tc`` computes it from the
+    burst's time in 32 bits of ticks, so a large one wraps around there; the kernel itself uses all of it."""
     rate = round(declared.link or 0.0)
     wrap = 2**32 * TICK_S * rate
     apart = abs(told - round(declared.burst_bytes()) % wrap)

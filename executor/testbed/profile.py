@@ -130,7 +130,7 @@ def _cache(cache: Cache, cores: int, count: float) -> Cache:
 
 
 def _curves(curves: Iterable[Curve], cores: int, count: float, split: int, slower: float) -> Iterable[Curve]:
-    """Yield curves of a part: with c ranks at work on each of ``split`` parts, c x split are at work on the machine."""
+    """Yield curves of one of ``split`` parts of a machine: c ranks on each part cost as c x split on the machine."""
     levels: dict[tuple[str, int], list[Curve]] = {}
     for curve in curves:
         levels.setdefault((curve.primitive, curve.threads), []).append(curve)
@@ -164,7 +164,7 @@ def _relabelled(curve: Curve, concurrency: int, exact: bool, slower: float) -> C
 def _links(
     declared: Declaration, loop: LinkType, slower: Mapping[str, float], load: Load | None
 ) -> dict[str, LinkType]:
-    """Links by name. ``slower``: the factor by which a device of each type is slower, also at carrying messages."""
+    """Return links by name. ``slower``: by device type, the factor by which computing and messages are slower."""
     links = {LOOP: loop, STACK: _slowed(loop, 1.0)}
     links |= {f"{STACK}-{kind}": _slowed(loop, by) for kind, by in slower.items()}
     if declared.link is not None:
@@ -186,7 +186,7 @@ def _links(
 
 
 def _slowed(loop: LinkType, by: float) -> LinkType:
-    """Return the link for half of the way from rank to rank, at a share of the processor."""
+    """Return a link with half of the latency between two ranks, ``by`` times as slow: a slow rank's end of the path."""
     half = loop.latency.value / 2
     if by == 1.0:
         latency = Duration.of(half, loop.latency.source, note="half of the way from rank to rank")
@@ -206,8 +206,8 @@ def _backend(declared: Declaration, backend: Backend, slowest: float) -> Backend
     """Return a communication library on the testbed: collectives inside a host as measured, and across hosts the same,
     where links also limit them.
 
-    ``slowest``: how many times as long the slowest rank takes as one with an equal part of the cores, as calls were
-    measured. Calls and messages are work of processors, and all ranks of a call wait for the slowest.
+    ``slowest``: the factor by which the slowest rank is slower than a rank with an equal part of the cores, which was
+    measured. Processors carry out calls and messages, and all ranks of a call wait for the slowest.
     """
     collectives = backend.collectives
     if declared.hosts > 1:
@@ -232,7 +232,7 @@ def _backend(declared: Declaration, backend: Backend, slowest: float) -> Backend
 
 
 def _slower(prices: Prices, by: float) -> Prices:
-    """Return prices with every time ``by`` times as long and every rate so much lower."""
+    """Return prices with every time multiplied and every rate divided by ``by``."""
     note = f"times multiplied by {by:.4g}: the slowest rank's declared share of processor time"
     update = {}
     for name, number in prices if by != 1.0 else ():

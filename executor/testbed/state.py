@@ -57,7 +57,7 @@ class Record(Strict):
         try:
             record = cls.model_validate_json(path.read_text())
             if record.name != name or (record.slow and not is_cgroup(Path(record.base or "/"))):
-                raise ValueError(f"got name '{record.name}' and base {record.base}, which are not its own")
+                raise ValueError(f"got name '{record.name}' and base {record.base}, which are another testbed's")
         except FileNotFoundError:
             return None
         except ValidationError as error:
@@ -123,7 +123,7 @@ def locked(name: str, patience_s: float = LEAST_PATIENCE_S) -> AbstractContextMa
 
 
 def holding(name: str, patience_s: float = LEAST_PATIENCE_S) -> AbstractContextManager[None]:
-    """Become the one process that a testbed is up for, while runs inside it lock it one after the other.
+    """Let this process keep a testbed up until the block ends; runs inside the testbed lock it one after the other.
 
     Raises :class:`BackendError` where it is still up for another process after ``patience_s``.
     """
@@ -136,12 +136,12 @@ def is_locked(name: str) -> bool:
 
 
 def holder_of(name: str) -> str | None:
-    """Return a description of the process that a testbed is up for, or None."""
+    """Return a description of the process that keeps a testbed up (:func:`holding`), or None."""
     return _user(name, "hold")
 
 
 def in_use(name: str, user: str) -> BackendError:
-    """Return the error for a process that wants to change a testbed while ``user`` has it."""
+    """Return the error of a process that wants to change a testbed while ``user`` uses it."""
     return BackendError(f"testbed: '{name}' is in use by {user}; wait for it, or end it with testbed down")
 
 

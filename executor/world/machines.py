@@ -37,8 +37,8 @@ def host_numbers(identities: Sequence[str]) -> tuple[int, ...]:
 
 
 def one_machine_notes(declared: Sequence[int], found: Sequence[int]) -> list[str]:
-    """Return a warning for each host that stood for several hosts of the experiment, since times of loopback are not
-    those of a network. ``declared`` [P]: host of each rank in the experiment; ``found`` [P]: in the run."""
+    """Return a warning for each host that ran several hosts of the experiment: messages between these used
+    loopback. ``declared`` [P]: host of each rank in the experiment; ``found`` [P]: in the run."""
     hosts, notes = len(set(declared)), []
     for machine in dict.fromkeys(found):
         together = sorted({int(host) for host, at in zip(declared, found, strict=True) if at == machine})

@@ -180,7 +180,7 @@ def test_without_nvml_the_reason_is_told() -> None:
     absent = gpu_gauge("gpu", "1234", MadeUpNvml([], [], NvmlError("NVML Shared Library Not Found")))
     assert absent.reason == "NVML: NVML Shared Library Not Found"
     sensor = gpu_gauge("gpu", "1234", MadeUpNvml([5, NvmlError("GPU is lost")], [])).sensors[0]
-    with pytest.raises(BackendError, match="NVML, energy counter: GPU is lost"):
+    with pytest.raises(BackendError, match="NVML cannot read the energy counter of the GPU: GPU is lost"):
         sensor.read()
 
 

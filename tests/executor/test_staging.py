@@ -72,7 +72,7 @@ def test_rows_are_moved_to_their_places(compiled: bool, monkeypatch: pytest.Monk
     for ids, at in (([300], [0]), ([0], [40]), ([-1], [0])):
         with pytest.raises(IndexError, match="rows must lie in 0"):
             move_rows(FEATURES, np.array(ids), target, np.array(at))
-    with pytest.raises(IndexError, match="1 rows for 2 places"):
+    with pytest.raises(IndexError, match="got 1 rows to move, expected at least 2"):
         move_rows(FEATURES[:1], None, target, np.array([0, 1]))
 
 

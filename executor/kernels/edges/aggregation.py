@@ -18,25 +18,25 @@ Gradients = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 class Aggregation(Protocol):
-    """Sums of source rows: the n own rows in one tensor, the h halo rows in another (None where h = 0)."""
+    """Weighted sums of source rows over edges. The n own rows and h halo rows are two tensors (None if h = 0)."""
 
     def forward(self, inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
-        """[n, F] from ``inner`` [n, F] and ``halo`` [h, F]; no autograd."""
+        """Return the sums [n, F] of ``inner`` [n, F] and ``halo`` [h, F]; no autograd."""
 
     def sum_own(self, inner: torch.Tensor) -> torch.Tensor:
-        """The part of :meth:`forward` that needs no halo row, [n, F]."""
+        """Return the sums over the edges from own rows only, [n, F]; :meth:`add_halo` completes them."""
 
     def add_halo(self, total: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
-        """What :meth:`forward` gives, to the last bit, from ``total``, the result of :meth:`sum_own`. A new tensor."""
+        """Add the sums over halo rows to ``total``, the result of :meth:`sum_own`: bit for bit as :meth:`forward`."""
 
     def backward(
         self, gradient: torch.Tensor, inner: bool, halo: bool
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Gradients of ``inner`` [n, F] and ``halo`` [h, F], each where asked for, from that of the sums [n, F]."""
+        """Return the gradients of ``inner`` and ``halo``, each if true, from the ``gradient`` of the sums [n, F]."""
 
 
 class NumbaAggregation:
-    """Our own kernel on the CPU. Float32 and float64; a thread takes a run of rows with its share of the edges."""
+    """Our own kernel on the CPU, for float32 and float64. A thread sums consecutive rows; edges are spread evenly."""
 
     def __init__(
         self, structure: Structure, transpose: Structure, scaling: Scaling, threads: int | None = None
@@ -56,12 +56,12 @@ class NumbaAggregation:
         return out
 
     def sum_own(self, inner: torch.Tensor) -> torch.Tensor:
-        """See :class:`Aggregation`. Rows are scaled as destinations once the halo is added."""
+        """See :class:`Aggregation`. :meth:`add_halo` multiplies by the scaling of destinations."""
         scales = {**self.scaling.arrays(), "destination_scale": None}
         return self._sum(self.structure.own_edges, inner, None, scales)
 
     def add_halo(self, total: torch.Tensor, halo: torch.Tensor) -> torch.Tensor:
-        """See :class:`Aggregation`. The sums so far take the place of a row's own value, with which a sum begins."""
+        """See :class:`Aggregation`. The kernel takes ``total`` as own rows of weight 1, with which sums begin."""
         scales = {**self.scaling.arrays(), "own_scale": np.ones(len(total), array(total).dtype)}
         return self._sum(self.structure.halo_edges, total, array(halo.contiguous()), scales)
 
@@ -97,7 +97,7 @@ class NumbaAggregation:
 
 
 class TorchAggregation:
-    """torch's sparse CSR product (CPU: MKL, CUDA: cuSPARSE); the factors of :class:`Scaling` become edge weights."""
+    """Sums with torch's sparse CSR product (MKL or cuSPARSE); the factors of :class:`Scaling` become edge weights."""
 
     def __init__(
         self, structure: Structure, transpose: Structure, scaling: Scaling, threads: int | None = None
@@ -161,7 +161,7 @@ KERNELS: Mapping[str, Kernel] = {"numba": NumbaAggregation, "torch": TorchAggreg
 
 
 def kernel_named(name: str | None, device: torch.device) -> Kernel:
-    """The kernel of that name; None takes our own on the CPU and torch's elsewhere. Source of a name: a calibration."""
+    """Return the aggregation kernel of that name; None stands for our own kernel on the CPU and torch's elsewhere."""
     if name is None:
         name = "numba" if device.type == "cpu" else "torch"
     if name not in KERNELS:

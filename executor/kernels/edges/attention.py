@@ -1,4 +1,4 @@
-"""Attention over in-edges: greatest scores, weighted sums and their backward. CPU: Numba; other devices: torch.
+"""Attention over in-edges: maximum scores, weighted sums and their backward. CPU: Numba; other devices: torch.
 
 Of an edge from source j to row i and a head h: score s = leaky(source_score[j, h] + target_score[i, h]), weight
 w = exp(s - maximum[i, h]). A row's sums are N = sum of w * P[j] and D = sum of w; N / D is softmax attention whatever
@@ -23,7 +23,7 @@ SLOPE = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of n + h sources and of n targets, [n + h, H] and [n, H]."""
+    """Attention scores by head: ``source`` [n + h, H] of all source rows, ``target`` [n, H] of the rows that attend."""
 
     source: torch.Tensor
     target: torch.Tensor
@@ -33,8 +33,8 @@ class Scores:
 class Attention:
     """The kernels of one adjacency. ``structure``: n rows over n + h sources, ``transpose``: its edges by source.
 
-    ``ceiling``: largest exponent of a weight in :meth:`backward`. Where scores are of newer rows than the maxima that
-    they are relative to, one may be far above; 0 keeps weights what those of a softmax are, at most the greatest.
+    ``ceiling``: limit of the exponent score - maximum in :meth:`backward`. If rows have changed since the maxima were
+    computed, a score may exceed its maximum; ``ceiling`` = 0 then keeps weights at most 1, as those of a softmax are.
     """
 
     structure: Structure
@@ -58,7 +58,7 @@ class Attention:
     def forward(
         self, inner: torch.Tensor, halo: torch.Tensor | None, scores: Scores, maximum: torch.Tensor
     ) -> torch.Tensor:
-        """[N | D], [n, H d + H], from ``inner`` [n, H d] and ``halo`` [h, H d] (None where h = 0)."""
+        """Return the sums [N | D], [n, H d + H], over ``inner`` [n, H d] and ``halo`` [h, H d] (None if h = 0)."""
         width, heads = inner.shape[1], maximum.shape[1]
         out = inner.new_empty((self.structure.rows, width + heads))
         if not compiled_for(inner):
@@ -80,9 +80,9 @@ class Attention:
         self, gradient: torch.Tensor, inner: torch.Tensor, halo: torch.Tensor | None, scores: Scores,
         maximum: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor | None, Scores]:  # fmt: skip
-        """From the gradient of [N | D]: those of ``inner`` and ``halo`` as rows that are summed, and of the scores.
+        """Return gradients of ``inner``, ``halo`` and scores from that of [N | D].
 
-        ``maximum`` counts as constant, since N / D does not depend on it.
+        The first two leave out the part through the scores. ``maximum`` is constant: N / D does not depend on it.
         """
         gradient, maximum = gradient.contiguous(), maximum.contiguous()
         if not compiled_for(inner):
@@ -136,7 +136,7 @@ class Attention:
         return of_rows[: len(inner)], None if halo is None else of_rows[len(inner) :], found
 
     def _edges(self, scores: Scores) -> "_Edges":
-        """Every edge and self loop with its score, for devices without kernels of our own."""
+        """Return every edge and self loop with its score, for devices on which torch does the work."""
         device = scores.source.device
         loops = torch.arange(self.looped, device=device)
         degrees = self.structure.indptr.diff()
@@ -153,7 +153,7 @@ class Attention:
     def _launch(
         self, pair: tuple[Any, Any], structure: Structure, first: int, last: int | None, arguments: tuple[Any, ...]
     ) -> None:
-        """Run a kernel: ``pair`` is its serial and its parallel form."""
+        """Run a kernel on rows ``first`` to ``last`` of a structure. ``pair``: its serial and its parallel function."""
         bounds = first + structure.bounds(self.threads or default_threads(), first, last)
         launch(*pair, arguments, bounds)
 
@@ -176,7 +176,7 @@ def _remote(inner: torch.Tensor, halo: torch.Tensor | None) -> NDArray[Any]:
 
 
 def scores_of(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-    """Products of each head's part of a row [n, H d] with its vector [H, d]: [n, H]; no autograd."""
+    """Return the dot products [n, H] of each head's part of the rows [n, H d] with its vector [H, d]; no autograd."""
     heads, part = vectors.shape
     if not compiled_for(rows):
         return torch.einsum("nhd,hd->nh", rows.view(len(rows), heads, part), vectors).contiguous()
@@ -199,7 +199,7 @@ def quotient(sums: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def quotient_backward(gradient: torch.Tensor, sums: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """Gradient of the sums [N | D] from ``gradient``, that of the ``result`` of :func:`quotient`."""
+    """Return the gradient of ``sums`` = [N | D] from ``gradient``, that of the ``result`` of :func:`quotient`."""
     gradient, width = gradient.contiguous(), result.shape[1]
     out = torch.empty_like(sums)
     if not compiled_for(sums):

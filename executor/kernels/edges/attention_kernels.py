@@ -150,9 +150,9 @@ def target_gradients_parallel(  # type: ignore[no-untyped-def]
 def source_gradients(  # type: ignore[no-untyped-def]
     indptr, indices, rows, gradient, source, target, maximum, looped, slope, ceiling, of_source, out, place, first, last
 ):
-    """Sum gradients over the edges from j: out[j - place] that of P[j], of_source[j, h] that of source_score[j, h].
+    """Write out[j - place] = gradient of P[j] and of_source[j, h] = gradient of source_score[j, h], for each source j.
 
-    The edges are grouped by source j. The gradient of P[j] leaves out that of its score. ``rows``: P[place], ...
+    The CSR groups edges by source. The gradient of P[j] leaves out the part through its score. ``rows[0]`` = P[place].
     """
     width, heads = rows.shape[1], maximum.shape[1]
     part = width // heads
@@ -211,7 +211,7 @@ def quotients_parallel(sums, out, bounds):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def quotient_gradients(gradient, sums, result, out, first, last):  # type: ignore[no-untyped-def]
-    """out[i]: gradient of [N | D] from those of ``result``, N / D."""
+    """out[i] = gradient of row i of [N | D], from ``gradient``, that of ``result`` = N / D."""
     width = gradient.shape[1]
     heads = sums.shape[1] - width
     part = width // heads

@@ -17,18 +17,18 @@ Floats = NDArray[Any]
 
 
 class Block(Protocol):
-    """The edges from the m rows of one rank into the n rows of this one."""
+    """One block of the adjacency: the edges from the m rows of one rank into the n rows of this rank."""
 
     def add(self, rows: torch.Tensor, total: torch.Tensor | None, finish: bool) -> torch.Tensor:
-        """``total`` [n, F] (None: zeros) plus the scaled sums of ``rows`` [m, F]; with ``finish`` times the scaling of
-        the destinations. A new tensor [n, F]; no autograd."""
+        """Return ``total`` [n, F] (None: zeros) plus the scaled sums of ``rows`` [m, F] as a new tensor [n, F], times
+        the scaling of the destinations if ``finish`` is true; no autograd."""
 
 
 class BlockEdges:
-    """The edges of a block as our own kernel takes them; shared by both directions where they are the same edges.
+    """The edges of a block in the layout of our own kernel; forward and backward share them in an undirected graph.
 
-    The kernel takes source rows from two arrays: the sums so far lie in the first, so the block's ids come behind them.
-    ``first``: nothing was summed before this block.
+    The kernel reads source rows from two arrays. The previous sums are the first, so the ids of the block's rows start
+    at n. ``first``: this is the first block that is summed, so there are no previous sums and ids start at 0.
     """
 
     def __init__(self, csr: CSR, first: bool) -> None:
@@ -40,14 +40,14 @@ class BlockEdges:
         self._bounds: dict[int, NDArray[np.int64]] = {}
 
     def bounds(self, threads: int) -> NDArray[np.int64]:
-        """Rows cut for ``threads`` threads; remembered."""
+        """Return the first row of each thread's part, int64 [threads + 1]; computed once for each number of threads."""
         if threads not in self._bounds:
             self._bounds[threads] = balanced_rows(self.indptr, threads)
         return self._bounds[threads]
 
 
 class NumbaBlock:
-    """Our own kernel on the CPU: sums, what is added to and the last scaling in one pass over edges and rows.
+    """Our own kernel on the CPU: one pass sums edges, adds the previous sums and scales the destinations.
 
     ``source`` [m], ``destination`` [n]: scalings in the rows' dtype; None: ones.
     """

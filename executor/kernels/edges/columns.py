@@ -1,4 +1,4 @@
-"""Some columns of one row's weighted sum, cut into blocks that vector registers hold."""
+"""Computes columns of one row's weighted sum over edges, in blocks of columns that fit in vector registers."""
 
 from numba import njit
 

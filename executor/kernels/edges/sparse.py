@@ -78,20 +78,20 @@ class SparseRows:
 
 
 def diagonal(values: NDArray[Any], rows: int, columns: int) -> Any:
-    """A SciPy matrix [rows, columns] with ``values`` on its diagonal: a scaling of rows or columns."""
+    """Return a SciPy matrix [rows, columns] with ``values`` on its diagonal, which scales rows or columns."""
     return sparse.dia_array((values[None], np.zeros(1, dtype=np.int64)), shape=(rows, columns))
 
 
 def to_scipy(matrix: torch.Tensor) -> sparse.csr_array:
-    """A torch CSR tensor as SciPy's; on the CPU the arrays are shared."""
+    """Convert a torch CSR tensor to a SciPy CSR matrix; on the CPU they share their arrays."""
     parts = (matrix.values(), matrix.col_indices(), matrix.crow_indices())
     values, columns, pointers = (part.detach().cpu().numpy() for part in parts)
     return sparse.csr_array((values, columns, pointers), shape=(matrix.shape[0], matrix.shape[1]))
 
 
 def from_scipy(matrix: Any, dtype: torch.dtype = torch.float32, copy: bool = True) -> torch.Tensor:
-    """A SciPy CSR matrix as a torch CSR tensor: int32 ids where they fit, values of ``dtype``. Without ``copy`` it has
-    the matrix's own arrays where these are of the types."""
+    """Convert a SciPy CSR matrix to a torch CSR tensor with int32 ids where they fit, and values of ``dtype``. Without
+    ``copy`` they share those arrays that have these types already."""
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()

@@ -33,7 +33,7 @@ class EdgeSet:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Which source rows each row sums: ``indptr`` int64 [n + 1], ``indices`` int32 or int64, ``columns`` sources."""
+    """Edges in CSR form, by destination row: ``indptr`` int64 [n + 1]; ``indices``: source rows, below ``columns``."""
 
     indptr: torch.Tensor
     indices: torch.Tensor
@@ -75,7 +75,7 @@ class Structure:
         return {}
 
     def bounds(self, threads: int, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
-        """Rows ``first``..``last`` cut for ``threads`` threads, counted from ``first``; remembered."""
+        """Return where each thread's part of the rows ``first``..``last`` begins, counted from ``first``; cached."""
         key = (threads, first, self.rows if last is None else last)
         if key not in self._bounds:
             pointers = self.csr.indptr[key[1] : key[2] + 1]
@@ -100,7 +100,7 @@ class Structure:
         return Structure.sharing(transpose_csr(self._on_cpu().csr), self.indptr.device)
 
     def divided(self) -> tuple["Structure", "Structure"]:
-        """Copy the edges into two structures: those from own rows, and those from halo rows, numbered from 0."""
+        """Copy the edges into two structures: from own rows, and from halo rows (whose ids then start at 0)."""
         cpu, rows = self._on_cpu(), self.rows
         indices, parts = cpu.csr.indices, (cpu.own_edges, cpu.halo_edges)
         found = []
@@ -129,7 +129,7 @@ class Scaling:
     own: torch.Tensor | None = None
 
     def arrays(self, first: int = 0, last: int | None = None) -> dict[str, Any]:
-        """Arguments of :func:`executor.kernels.edges.spmm.spmm`; scalings of destinations are cut to first..last."""
+        """Return arguments of :func:`executor.kernels.edges.spmm.spmm` for the destination rows first..last."""
 
         def cut(values: torch.Tensor | None) -> Any:
             return None if values is None else values.numpy()[first:last]
@@ -141,7 +141,7 @@ class Scaling:
         }
 
     def reversed(self) -> "Scaling":
-        """The scaling of the backward: sources and destinations trade places; the own term keeps its weight.
+        """Return the scaling of the backward: source and destination factors swap; the own term keeps its weight.
 
         Rows of the backward are the n + h sources; ``own`` covers the first n of them.
         """

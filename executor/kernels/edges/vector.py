@@ -17,7 +17,7 @@ _FEATURES = llvm.get_host_cpu_features()
 
 
 def _registers() -> tuple[int, int]:
-    """Bytes of a vector register of this processor, and how many of them a block of sums may take."""
+    """Return the bytes of a vector register of this processor, and how many registers a block of sums may use."""
     if _FEATURES.get("avx512f"):
         return 64, 16
     if _FEATURES.get("avx"):
@@ -178,8 +178,8 @@ class _Emitter:
 def products(typingctx, one, i, other, j, column, width):  # type: ignore[no-untyped-def]
     """Sum over ``width`` columns c from ``column`` of one[i, c] * other[j, c]: both [n, F], C-contiguous, of one dtype.
 
-    Full registers come first, then what is left in halves, quarters, ...: as Numba writes the loop, one product waits
-    for the one before. The order of the sum depends on width and processor alone.
+    It uses full vector registers, then halves, quarters, ... for the remaining columns; the loop that Numba itself
+    compiles adds one product at a time. The order of the sum depends on width and processor alone.
     """
     signature = one.dtype(one, types.intp, other, types.intp, types.intp, types.intp)
 
@@ -213,7 +213,7 @@ class _Products:
         return total
 
     def _stretch(self, lanes: int, done: Any, total: Any) -> tuple[Any, Any]:
-        """Columns after ``done`` that fill whole registers of ``lanes``: how many are done then, and the total."""
+        """Emit the loop over columns from ``done`` on, ``lanes`` at a time; return the columns done, and the total."""
         builder, size = self.builder, ir.Constant(_I64, lanes)
         vector = ir.VectorType(self.element, lanes)
         before = builder.block
@@ -252,7 +252,7 @@ class _Products:
         return loaded
 
     def _total(self, sums: Any, lanes: int) -> Any:
-        """Sum of a register's lanes, half added to half."""
+        """Emit the sum of a register's lanes: add its upper to its lower half until one lane is left."""
         builder = self.builder
         while lanes > 1:
             lanes //= 2

@@ -91,7 +91,7 @@ def spmm_probes(bench: Bench, graph: Numbered, width: int) -> Iterator[Probe]:
     ),
 )
 def sparse_matmul_probes(bench: Bench, rows: int, columns: int, per_row: float, width: int) -> Iterator[Probe]:
-    """Sparse rows of ``columns`` features, ``per_row`` stored values each, times a weight; and its weight gradient."""
+    """Yield probes of sparse rows (``per_row`` of ``columns`` values stored) times a weight, and of its gradient."""
     csr = StreamSpec(rows, columns, per_row, skew=0.9).csr(rows)
     forward = backward = None
     if bench.world.rank == 0:
@@ -154,7 +154,7 @@ def attention_probes(bench: Bench, graph: Numbered, width: int, heads: int) -> I
     quick=(),
 )
 def score_probes(bench: Bench, rows: int, width: int, heads: int) -> Iterator[Probe]:
-    """One pass each: scores of rows, the gradient of their vectors, and that of the rows, added to another."""
+    """Yield probes of attention scores of rows, of the gradient of the attention vectors, and of that of the rows."""
     table, vectors, scores = (rows, width), (heads, width // heads), (rows, heads)
 
     def of_rows(world: World) -> Run:

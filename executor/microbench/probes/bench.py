@@ -1,6 +1,6 @@
-"""What measures each primitive, and the inputs that all measurements of a rank share.
+"""A registry of functions that yield probes of each primitive, and the inputs that all probes of a rank share.
 
-A function under :func:`measures` yields the probes of one shape. Adding a primitive means adding such a function, in a
+A function decorated with :func:`measures` yields the probes of one shape. To add a primitive, add such a function in a
 module that :mod:`executor.microbench.suite` imports.
 """
 
@@ -37,7 +37,7 @@ class Bench:
         return self._subjects[graph]
 
     def calling(self, function: Callable[..., object], *shapes: tuple[int, ...]) -> Make:
-        """``make`` of a probe that calls ``function`` with a matrix of the pool for each of these shapes."""
+        """Return the ``make`` of a :class:`Probe` that calls ``function`` with a matrix of the pool for each shape."""
         return lambda world: partial(function, *(self.pool.matrix(*shape) for shape in shapes))
 
     def compute_probes(self, who: Who = "all") -> list[Probe]:
@@ -65,7 +65,7 @@ MEASURES: list[Measure] = []
 
 
 def measures(*primitives: Primitive, full: Shapes, quick: Shapes) -> Callable[[Probes], Probes]:
-    """Register a function as what measures these primitives."""
+    """Return a decorator that registers a function which yields probes of these primitives."""
 
     def register(probes: Probes) -> Probes:
         MEASURES.append(Measure(primitives, probes, full, quick))
@@ -75,10 +75,10 @@ def measures(*primitives: Primitive, full: Shapes, quick: Shapes) -> Callable[[P
 
 
 def shapes(text: str) -> list[tuple[int, ...]]:
-    """Shapes in the notation ``"16x16 1_000x64"``: [(16, 16), (1000, 64)]."""
+    """Parse a list of shapes: ``"16x16 1_000x64"`` gives [(16, 16), (1000, 64)]."""
     return [tuple(map(int, shape.split("x"))) for shape in text.split()]
 
 
 def float32(**sizes: int) -> dict[str, int]:
-    """Sizes as programs state them for float32 arrays."""
+    """Return the sizes with ``item_bytes`` = 4, as programs state the sizes of an op on float32 arrays."""
     return {**sizes, "item_bytes": 4}

@@ -78,7 +78,7 @@ def coding_probes(bench: Bench, rows: int, width: int, bits: int) -> Iterator[Pr
     quick=shapes("16x16x16 64x256x256 2_000x128x64 10_000x256x16 10_000x256x128 40_000x64x64"),
 )
 def matmul_probes(bench: Bench, rows: int, inner: int, outer: int) -> Iterator[Probe]:
-    """Forward, input gradient and weight gradient of a layer of that shape, as autograd runs them."""
+    """Yield probes of the matrix products of a linear layer of that shape: forward, input and weight gradient."""
 
     def input_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.mm(gradient, weight.t())
@@ -160,7 +160,7 @@ def gather_probes(bench: Bench, rows: int, width: int, sources: int) -> Iterator
     quick=shapes("100x8 1_000x16 2_000x4 3_000x40 10_000x16"),
 )
 def loss_probes(bench: Bench, rows: int, classes: int) -> Iterator[Probe]:
-    """The loss as training takes it, with gradient and counts, where all rows are training rows."""
+    """Yield the probe of the loss as training computes it, with gradient and metrics; all rows are training rows."""
 
     def make(world: World) -> Run:
         every = torch.arange(rows, device=world.device)
@@ -178,7 +178,7 @@ def loss_probes(bench: Bench, rows: int, classes: int) -> Iterator[Probe]:
     quick=shapes("256 10_000 100_000 400_000 1_500_000"),
 )
 def optimizer_probes(bench: Bench, elements: int) -> Iterator[Probe]:
-    """Adam over one flat vector of parameters, as training keeps them."""
+    """Yield the probe of an Adam step on one flat vector of parameters, as training does it."""
 
     def make(world: World) -> Run:
         layer = torch.nn.Linear(elements, 1, bias=False, device=world.device)

@@ -134,7 +134,7 @@ class Subject:
 
     @cached_property
     def profiles(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Cumulative reuse profiles, forward and backward."""
+        """Cumulative reuse profiles of the index streams of forward and backward (:mod:`simgnn.graph.locality`)."""
         reverse = transpose_csr(self.csr)
         return tuple(reuse_profile(self.csr).tolist()), tuple(reuse_profile(reverse).tolist())
 

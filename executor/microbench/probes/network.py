@@ -26,9 +26,9 @@ def _items(nbytes: float) -> int:
 
 @dataclass(frozen=True)
 class Circle:
-    """``ranks`` ranks that communicate, and the probes of it. ``group``: theirs, on its members; None elsewhere.
+    """Some ranks that communicate, ``ranks`` of them, and its probes. ``group``: their process group; None on others.
 
-    ``scope`` "host": several circles may run a probe at once, one a host, and each is timed by itself.
+    ``scope`` "host": each host has its own circle; all run a probe at once, and each is timed by itself.
     """
 
     ranks: int
@@ -36,7 +36,7 @@ class Circle:
     scope: Scope
 
     def send_probes(self, sizes: Sequence[int], source: int = 0, target: int = 1) -> list[Probe]:
-        """Member ``source`` sends ``bytes`` to member ``target``. ``last_s``: until they have arrived."""
+        """Return probes in which member ``source`` sends ``bytes`` to member ``target``."""
 
         def make(nbytes: int, world: World) -> Run | None:
             group = self.group
@@ -51,7 +51,7 @@ class Circle:
         return [self._probe("send", "one-way", {"bytes": size}, partial(make, size), amid_work=False) for size in sizes]
 
     def exchange_probes(self, sizes: Sequence[int], seed: int) -> list[Probe]:
-        """All ranks send to all others at once: evenly, and log-normally unevenly with ``bytes`` a pair on average."""
+        """Return probes in which all ranks send to all others at once: equal sizes, or log-normal ones of that mean."""
         probes = []
         for number, nbytes in enumerate(sizes):
             probes.append(self._exchange("even", nbytes, np.ones((self.ranks, self.ranks))))
@@ -61,8 +61,8 @@ class Circle:
         return probes
 
     def pair_exchange_probes(self, sizes: Sequence[int], hosts: Sequence[int]) -> list[Probe]:
-        """All ranks of one host send to all of the other, both ways at once. ``hosts``: host of each member.
-        ``way_bytes``: bytes that go one way."""
+        """Return probes in which all ranks of each of two hosts send to all ranks of the other at once. ``hosts``: host
+        of each member. Their size ``way_bytes``: bytes in one direction."""
         at = np.array(hosts)
         apart = (at[:, None] != at).astype(np.float64)
         ways = float(np.count_nonzero(apart)) / 2
@@ -89,8 +89,8 @@ class Circle:
         return [self._probe(kind, kind, {"bytes": size}, partial(make, kind, size)) for kind, size in calls]
 
     def _exchange(self, form: str, nbytes: int, weights: NDArray[np.float64], **more: float) -> Probe:
-        """Pairs of ranks exchange ``nbytes`` on average, each by its weight. ``rank_bytes``: the most that any rank
-        sends or receives; ``total_bytes``: over all pairs."""
+        """Return a probe in which pairs of ranks exchange ``nbytes`` on average, as ``weights`` divide it. Its sizes:
+        ``rank_bytes``, the most that any rank sends or receives; ``total_bytes``, of all pairs."""
         weights = weights.copy()
         np.fill_diagonal(weights, 0.0)
         items = np.rint(weights / weights.sum() * np.count_nonzero(weights) * _items(nbytes)).astype(np.int64)
