@@ -55,7 +55,7 @@ class MovesRows(Freshness, ABC):
         """Emit the ops of a sync: which rows are sent, how ``codec`` encodes them, what replaces rows not sent."""
 
     def settle(self, builder: ProgramBuilder, templates: tuple[str, ...], reference: Reference) -> str | None:
-        """Emit ops that keep an earlier epoch's ``reference``; return the buffer of rows with a new one, or None."""
+        """Emit ops that keep an old :class:`Reference`; return the buffer that marks rows with a new one, or None."""
         return None
 
 

@@ -19,7 +19,7 @@ FORWARD, BACKWARD = "locality/forward", "locality/backward"
 
 
 class Segments:
-    """Emits segments, with what all parts of a plan share: the builder, the layers, the names of sizes and buffers."""
+    """Emits the ops of each :class:`Segment` of a layer, forward and backward; holds the builder, model and names."""
 
     def __init__(self, builder: ProgramBuilder, model: ModelSpec, names: Names) -> None:
         self.builder = builder

@@ -91,7 +91,7 @@ class Sync:
         return {"layer": self.layer, "phase": self.phase, "category": "comm_overhead"}
 
     def op(self, stage: Stage, part: str) -> str:
-        """Return the name of the op of a stage that does ``what``."""
+        """Return the name of the op that does ``part`` of a stage."""
         return "/".join(word for word in (self.phase, str(self.layer), stage.name, part) if word)
 
 

@@ -42,7 +42,7 @@ class Unrolled:
         return {(turn.epoch, turn.step): position for position, turn in enumerate(self.turns)}
 
     def _earlier_turn(self, turn: int, steps_back: int, epochs_back: int) -> int | None:
-        """Position of the turn that many steps and epochs back; None if it is before the first unrolled one."""
+        """Position of the :class:`Turn` that many steps and epochs back; None if before the first unrolled one."""
         here = self.turns[turn]
         steps = self.program.calendar.steps
         absolute = here.epoch * steps + here.step - steps_back - epochs_back * steps

@@ -158,7 +158,7 @@ def _pooled(seconds: FloatArray, deviations: Sequence[float | None]) -> float | 
 
 def terms_of(primitive: str, caches: tuple[str, ...]) -> list[str]:
     """Return the features that the curve of a primitive may use on a device with these caches: bytes that miss each
-    cache, rows that miss :data:`REACH`, and by how many bytes the data exceed each other cache."""
+    cache, rows that miss :data:`REACH`, and by how many bytes the data exceed each of the other caches."""
     of_caches = {
         "missed_bytes": caches,
         "missed_rows": [cache for cache in caches if cache == REACH],

@@ -222,7 +222,7 @@ def _missed(piece: _Piece) -> Floats:
 
 
 def _hop_s(tables: Sequence[Table], law: Law, algorithm: Algorithm) -> float:
-    """Return the seconds of the law's hop, at most so long that hops take ``FLOOR_SHARE`` of the time of any call."""
+    """Return seconds per step (hop) of ``law``, cut so that hops take at most ``FLOOR_SHARE`` of each call's time."""
     hop = law.tree_hop_s if algorithm == "tree" else law.hop_s
     for table in tables:
         rows = law.rows(table, algorithm)

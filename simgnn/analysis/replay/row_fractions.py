@@ -129,8 +129,8 @@ def arrivals(program: Program) -> dict[str, str]:
 
 
 def carried_publications(carried: CarriedRows, wanted: frozenset[str]) -> tuple[dict[str, IntArray], str]:
-    """Estimate each ``wanted`` :class:`Publication` here, by decision: rows sent by pair int64 [P, P, epochs, 1],
-    masters that send int64 [P, epochs, 1]. Returns none, and the reason, if the statistics do not count copies."""
+    """Estimate each ``wanted`` :class:`Publication` of ``carried.here``, by decision: rows sent by pair, int64
+    [P, P, epochs, 1]; masters that send, int64 [P, epochs, 1]. Returns {} and why if statistics do not count copies."""
     recorded = {one.published: one for one in carried.there.publications}
     result: dict[str, IntArray] = {}
     for one in carried.here.publications:

@@ -97,7 +97,7 @@ class WireMask:
         return self.pack(chosen)
 
     def _first_of(self, counts: Array, ids: Array) -> Array:
-        """For each of ``ids``, return where its peer's rows begin. ``counts``: as :meth:`listed` returns."""
+        """For each of ``ids``, return its peer's first row in the mask. ``counts``: as :meth:`listed` returns."""
         pairs = self.xp.searchsorted(self.xp.cumulative_sum(counts), counted(ids, ids.shape[0]), side="right")
         return self._firsts[pairs]
 

@@ -228,7 +228,7 @@ class TakeSums(Action[ChoosesRows]):
     def run(
         self, context: PolicyContext, arrived: Array, mask: Array, kept: Array, rows: Array, published: Array
     ) -> tuple[Array, ...]:
-        """Update ``kept``, mirrors' sums, by ``arrived``; put ``kept`` and masters' ``published`` into ``rows``."""
+        """Update mirrors' sums ``kept`` with ``arrived``; copy them and masters' sums ``published`` into ``rows``."""
         kept = take_arrived(self.codec, context, arrived, mask, kept)
         put_rows(rows, context.arriving, kept)
         return kept, put_rows(rows, shared_rows(context), published)

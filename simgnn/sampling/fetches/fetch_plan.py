@@ -162,7 +162,7 @@ class Pieces:
         return counts.reshape(ranks, steps).astype(np.int64)
 
     def copied(self, steps: int) -> IntArray:
-        """Count the rows that are copied at each step, int64 [steps]."""
+        """Count the rows that each step copies from the present cache to the next one, int64 [steps]."""
         return np.bincount(self.step[self.kept], minlength=steps).astype(np.int64)
 
 

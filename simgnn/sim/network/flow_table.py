@@ -82,7 +82,7 @@ def build(
 
 @nb.njit(cache=True)
 def fits(path: Ints, used: int, count: int, paths: Paths, crossings: Crossings) -> int:
-    """Check whether there is room for the classes ``used`` to ``count`` - 1; return FITS, LINK_FULL or FULL."""
+    """Check whether there is room for the classes numbered ``used`` to ``count`` - 1; return FITS, LINK_FULL or FULL."""
     more = np.zeros(crossings.length.size, dtype=np.int64)
     total = crossings.first[used]
     for k in range(used, count):
@@ -97,7 +97,7 @@ def fits(path: Ints, used: int, count: int, paths: Paths, crossings: Crossings) 
 
 @nb.njit(cache=True)
 def insert(path: Ints, weight: Floats, cap: Floats, used: int, count: int, paths: Paths, crossings: Crossings) -> None:
-    """Add the classes ``used`` to ``count`` - 1. There must be room for them."""
+    """Add the classes numbered ``used`` to ``count`` - 1. There must be room for them."""
     first, link, take, begin, length, crossing, root, load, rising = crossings
     for k in range(used, count):
         at = first[k]
@@ -130,7 +130,7 @@ def join(
     order: Ints, used: int, count: int, dirty: Bools, path: Ints, weight: Floats, cap: Floats, paths: Paths,
     crossings: Crossings,
 ) -> Ints:  # fmt: skip
-    """Add the classes ``used`` to ``count`` - 1 and mark their components as changed (``dirty``). They must fit.
+    """Add the classes numbered ``used`` to ``count`` - 1 (room: see :func:`fits`); set ``dirty`` for their components.
 
     Returns ``order`` with the new classes merged in: sorted by cap, equal ones in the order in which they joined.
     """
