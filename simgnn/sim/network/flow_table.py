@@ -82,7 +82,7 @@ def build(
 
 @nb.njit(cache=True)
 def fits(path: Ints, used: int, count: int, paths: Paths, crossings: Crossings) -> int:
-    """Check whether there is room for the classes numbered ``used`` to ``count`` - 1; return FITS, LINK_FULL or FULL."""
+    """Check that there is room for the classes numbered ``used`` to ``count`` - 1; return FITS, LINK_FULL or FULL."""
     more = np.zeros(crossings.length.size, dtype=np.int64)
     total = crossings.first[used]
     for k in range(used, count):
