@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from simgnn.emit.caches.row_cache import ChoosesRows
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
@@ -24,6 +25,7 @@ from simgnn.planner.make_plan import plan
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 from simgnn.policy import Partitioner
+from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.sizes import Route
 from simgnn.program.storage import program_digest
 from simgnn.registry import shipped
@@ -82,13 +84,15 @@ def decided(experiment: Experiment) -> Any:
     """What its policies answer to questions that tell their options apart."""
     freshness, codec = experiment.freshness, experiment.codec
     found: list[Any] = [codec.keeps_exact_rows, codec.row_bytes(5, "float32")]
+    found.append(experiment.schedule.pick([Ready(0, 0, 0, "a"), Ready(0, 0, 1, "b")], Observed({}, {}), None))
     if isinstance(freshness, AdaptiveVertex):
         state = freshness.start()
         for accuracy in ACCURACIES:
             state = freshness.adjusted(state, float(accuracy))
             found.append(state)
+    if isinstance(freshness, ChoosesRows):
         for part in (slice(None), *(slice(column, column + 1) for column in range(ROWS.shape[1]))):
-            found.append(freshness.moved(HERE, ROWS[:, part], OTHER[:, part], (0.1, 0.0)).tolist())
+            found.append(freshness.moved(replace(HERE, epoch=1), ROWS[:, part], OTHER[:, part], (0.1, 0.0)).tolist())
     if isinstance(freshness, SkipBroadcast):
         for epoch in range(8):
             found.append(freshness.active(epoch, [-1 if epoch < 1 else 0, 3, epoch - 2], [0, 1, 0]))

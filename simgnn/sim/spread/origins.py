@@ -11,7 +11,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level, stand_in_of
 from simgnn.hardware.profile.communication import Collective
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
+from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
 from simgnn.program.program import Turn
 from simgnn.sim.engine.compiled import Compiled, CompiledOp
@@ -21,7 +21,7 @@ from simgnn.sim.network.flow_table import Bools, Floats
 from simgnn.sim.shared_processors import ranks_at_work
 
 COPIES = (OpKind.H2D, OpKind.D2H)
-CALLED = (OpKind.EXCHANGE, OpKind.FETCH)
+CALLED = PAIRWISE_KINDS & GROUP_KINDS
 """Pairwise kinds that are calls of a whole group."""
 
 
