@@ -98,8 +98,8 @@ def bytes_moved(kind: str, ranks: int, nbytes: float) -> float:
     """The bytes that pass each rank of a ring. ``nbytes``: size of the buffer (all-gather: the part of one rank)."""
     if ranks < 2:
         return 0.0
-    shares = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "allgather": ranks - 1.0}
-    return shares.get(kind, 0.0) * nbytes
+    once = {"broadcast": 1.0, "barrier": 0.0, "exchange": 0.0}  # an exchange is priced by its messages
+    return {**once, "allreduce": 2 * (ranks - 1) / ranks, "allgather": ranks - 1.0}[kind] * nbytes
 
 
 def flow_bytes(kind: str, algorithm: str, ranks: int, nbytes: float) -> float:
