@@ -94,8 +94,8 @@ def replay(
         raise ConfigError(
             f"--activity: {recording.root} has no record of the decision '{lacking[0]}' "
             f"({len(lacking)} are missing; it has: {', '.join(sorted(recording.decisions))}); expected a run of this "
-            "experiment: the same model, communication and freshness (with communication.exchange = 'host-aggregated', "
-            "several hosts make other decisions than one host)"
+            "experiment: the same model, communication and freshness (of some communications, several hosts make other "
+            "decisions than one host)"
         )
     notes = []
     if not same:

@@ -65,8 +65,8 @@ class CarriedRows:
         if not recorded and most.any():
             raise ConfigError(
                 f"--activity: decision '{name}' has no rows to choose from in the record, but up to "
-                f"{int(most.sum())} here; expected a record of a cluster that has such an exchange (with "
-                "communication.exchange = 'host-aggregated': hosts with several ranks)"
+                f"{int(most.sum())} here; expected a record of a cluster that has such an exchange (some "
+                "communications exchange such rows only if there are several hosts, each with several ranks)"
             )
         return self._with_record(name, shared_out(most, self.fractions(name, recorded)))
 

@@ -44,7 +44,7 @@ class ArrivingBlocks:
         """Describe how the blocks of ``source`` travel in some templates."""
         return BlockSync(
             templates, sent_in, layer.index, phase, width, source, self.rows, self.names.rows, self._arriving,
-            source == "features", self.ahead,
+            layer.index == 1 and source == self.segments.own(layer), self.ahead,
         )  # fmt: skip
 
     def each_block(self, sync: BlockSync) -> Iterator[tuple[BlockTransfer, int, int, Arrived]]:

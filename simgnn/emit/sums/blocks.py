@@ -42,7 +42,7 @@ class BlockSums(ArrivingBlocks):
         target = self.builder.buffer(
             f"{'summed' if layer.sums_inputs else 'aggregated'}/{index}", self.names.rows, width
         )
-        once = source == "features" and self.sent_in != self.names.forward
+        once = layer.index == 1 and source == self.segments.own(layer) and self.sent_in != self.names.forward
         if once:
             self._sum(layer, "forward", source, target, width, self.names.forward, self.sent_in)
         else:
