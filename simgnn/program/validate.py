@@ -16,7 +16,7 @@ from simgnn.program.kinds import (
     Form,
     OpKind,
 )
-from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Group, Op
+from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Op
 from simgnn.program.program import EVALUATE, Program, Template, Turn
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Size
 
@@ -180,7 +180,7 @@ def _route_faults(program: Program, route: Route) -> Iterator[str]:
 def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
     group = program.group_of(op)
     assert group is not None
-    ids = _member_ids(program, group)
+    ids = program.team_of(op)
     if op.ranks is not None:
         taking_part = program.sizes.columns[op.ranks].reshape(program.ranks, -1)
         for identifier in np.unique(ids):
@@ -200,14 +200,6 @@ def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
             yield f"route '{op.route}' leaves group '{group.name}'"
         if op.kind is OpKind.EXCHANGE and op.transfer is not None and op.transfer.decision is None:
             yield from _conservation_faults(program, op, route, op.transfer.row_bytes)
-
-
-def _member_ids(program: Program, group: Group) -> IntArray:
-    if group.members == "world":
-        return np.zeros(program.ranks, dtype=np.int64)
-    if group.members == "host":
-        return np.asarray(program.hosts, dtype=np.int64)
-    return program.sizes.columns[group.members]
 
 
 def _conservation_faults(program: Program, op: Op, route: Route, row_bytes: int) -> Iterator[str]:
