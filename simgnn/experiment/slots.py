@@ -70,7 +70,7 @@ def _broken_promises(found: type[Policy]) -> Iterator[str]:
     for trait, needed in (("encodes", False), ("exact", True)):
         if "batches" in moves and getattr(found, trait, needed) is not needed:
             why = "rows of batches travel as they are, all of this step"
-            yield f"a class that serves batches without {trait} = {needed}: {why}"
+            yield f"a class that serves batches, which needs {trait} = {needed}: {why}"
 
 
 def settled(

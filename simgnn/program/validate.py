@@ -84,15 +84,15 @@ def _op_faults(program: Program, template: Template, op: Op) -> Iterator[str]:
     if op.form is not None and KIND_OF_FORM[op.form] is not op.kind:
         yield f"the form '{op.form}' is one of {KIND_OF_FORM[op.form]} ops, the op's kind is {op.kind}"
     if op.kind not in COMPUTE_KINDS and op.transfer is None and not op.work and op.kind is not OpKind.BARRIER:
-        yield f"a {op.kind} op needs a transfer"
+        yield f"an op of kind {op.kind} needs a transfer"
     if op.transfer is not None:
         yield from _size_faults(program, op.transfer.rows)
         if type(op.transfer.row_bytes) is not int or op.transfer.row_bytes < 0:
             yield f"bytes of a row: got {op.transfer.row_bytes!r}, expected a whole number of at least 0"
     if op.kind in PAIRWISE_KINDS and op.route is None:
-        yield f"a {op.kind} op needs a route"
+        yield f"an op of kind {op.kind} needs a route"
     if op.kind in GROUP_KINDS and op.stream in program.streams and program.streams[op.stream].group is None:
-        yield f"a {op.kind} op needs a stream with a process group; '{op.stream}' has none"
+        yield f"an op of kind {op.kind} needs a stream with a process group; '{op.stream}' has none"
 
 
 def _access_faults(program: Program, access: Access) -> Iterator[str]:

@@ -169,11 +169,11 @@ LOADED = {
     ),
     "serves nothing": (PLAIN, "class X(Plain): serves = None", "serves None, expected a tuple"),
     "serves a word": (PLAIN, "class X(Plain): serves = 'rows'", "serves 'rows', expected a tuple"),
-    "encodes batches": (PLAIN, "class X(Plain): serves = ('rows', 'blocks', 'batches')", "encodes = False"),
+    "encodes batches": (PLAIN, "class X(Plain): serves = ('rows', 'blocks', 'batches')", "needs encodes = False"),
     "stale batches": (
         FRESH,
         "class X(CachedRows):\n serves = ('batches',)\n def moved(self, *_): ...",
-        "without exact = True",
+        "needs exact = True",
     ),
     "only traits of a freshness": (FRESH, "class X(FreshnessTraits): ...", "derive from MovesRows"),
     "a freshness of nothing": (FRESH, "class X(Freshness): ...", "derive from MovesRows"),
