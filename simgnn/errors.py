@@ -6,12 +6,15 @@
     ├── HardwareError    a hardware profile, or a price that it does not hold
     ├── ProgramError     a program that is not valid
     └── BackendError     a simulation or a run that could not be carried out
+        └── PolicyError  a policy that cannot go on
 
 Every message states what was found, what was expected and what to do. The command line prints it without a traceback
 and exits with status 2 (``BackendError``: 1). Bugs of simgnn itself raise ``AssertionError`` instead.
 """
 
+import sys
 from collections.abc import Sequence
+from typing import Self
 
 
 class SimgnnError(Exception):
@@ -44,3 +47,14 @@ class BackendError(SimgnnError):
     """Raised for a simulation or a run that could not be carried out."""
 
     exit_status = 1
+
+
+class PolicyError(BackendError):
+    """Raised where a policy cannot go on; the executor adds rank, epoch and op. Before the run the exit status is 2."""
+
+    @classmethod
+    def returned(cls, policy: object, method: str, got: str, expected: str) -> Self:
+        """The error of a method that returned ``got``; names class, method and file."""
+        kind = type(policy)
+        file = sys.modules[kind.__module__].__file__
+        return cls(f"{kind.__module__}.{kind.__qualname__}.{method} returned {got}, expected {expected} ({file})")

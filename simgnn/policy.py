@@ -7,6 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
@@ -16,8 +17,8 @@ from array_api_compat import array_namespace, device
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from simgnn.errors import BackendError
 from simgnn.errors import ConfigError as ConfigError
+from simgnn.errors import PolicyError as PolicyError
 from simgnn.graph.graph import Graph as Graph
 from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Stream, Work
@@ -33,10 +34,7 @@ cannot be replayed; only what the model learns; or neither."""
 Array = Any
 """An array of the Python array API standard: a NumPy array, or a tensor of any device."""
 Resource = TypeVar("Resource")
-
-
-class PolicyError(BackendError):
-    """Raised where a policy cannot go on; the executor adds rank, epoch and op."""
+MOST_ROW_BYTES = 2**40
 
 
 class RefusedRowsError(PolicyError):
@@ -287,9 +285,17 @@ class Codec(CodecTraits, ABC):
         return self.encode_work(rows, width, dtype)
 
 
+def row_bytes_of(codec: Codec, width: int, dtype: str) -> int:
+    """Bytes of one row that ``codec`` encodes. Raises :class:`PolicyError` for what is no number of bytes."""
+    found = codec.row_bytes(width, dtype)
+    if isinstance(found, bool) or not isinstance(found, Integral) or not 0 <= found <= MOST_ROW_BYTES:
+        raise PolicyError.returned(codec, "row_bytes", repr(found), f"a whole number from 0 to {MOST_ROW_BYTES:,}")
+    return int(found)
+
+
 def encoded(codec: Codec, context: PolicyContext, rows: Array, names: Array) -> Array:
     """Encode rows with ``codec``. Raises :class:`PolicyError` for a result of another shape or type."""
-    row_bytes = codec.row_bytes(rows.shape[1], _dtype(rows))
+    row_bytes = row_bytes_of(codec, rows.shape[1], _dtype(rows))
     return expect(codec, "encode", codec.encode(context, rows, names), (rows.shape[0], row_bytes), "uint8")
 
 

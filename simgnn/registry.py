@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from simgnn.errors import ConfigError, SimgnnError
+from simgnn.errors import ConfigError, PolicyError, ProgramError, SimgnnError
 from simgnn.policy import SLOTS, Policy
 from simgnn.spelling import nearest
 
@@ -110,7 +110,10 @@ def _imported(kind: str, module: str, name: str) -> Any:
                 f"got '{kind}', but there is no module '{missing}'; put it beside the experiment file, or its folder "
                 "on PYTHONPATH"
             ) from error
-        raise ConfigError(f"got '{kind}', but importing '{module}' raised {_summary(error)}") from error
+        ran = [at for at in traceback.extract_tb(error.__traceback__) if at.name == "<module>"]
+        at = error if isinstance(error, SyntaxError) else ran[-1] if ran else None
+        where = "" if at is None else f" ({at.filename}:{at.lineno})"
+        raise ConfigError(f"got '{kind}', but importing '{module}' raised {_summary(error)}{where}") from error
     found = getattr(loaded, name, None)
     if inspect.isclass(found):
         return found
@@ -123,54 +126,83 @@ def _summary(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
+def file_of(found: type[Any]) -> str:
+    """Return the file that defines a class, for messages."""
+    return getattr(sys.modules[found.__module__], "__file__", None) or found.__module__
+
+
 def _checked(slot: str, kind: str, found: Any) -> type[Policy]:
+    """Return a user's class. Raises :class:`ConfigError` for what keeps it from being a policy of the slot."""
+    fault = ""
     if not issubclass(found, SLOTS[slot]):
         of = getattr(found, "slot", None) if issubclass(found, Policy) else None
-        other = "no policy" if of is None else f"a policy of slot {of}"
-        raise ConfigError(
-            f"got '{kind}', which is {other}, expected a policy of slot {slot}: derive it from the slot's base class "
-            "(simgnn.policy, simgnn.emit)"
+        fault = (
+            f"which is {'no policy' if of is None else f'a policy of slot {of}'}, expected a policy of slot {slot}: "
+            "derive it from the slot's base class (simgnn.policy, simgnn.emit)"
         )
+    elif found.__init__ is not Policy.__init__:
+        fault = "a class with an __init__; declare its options as fields of the class"
+    elif found.label is not Policy.label:
+        fault = "a class with a label of its own; the label of a policy is its kind"
+    elif inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        fault = f"a class without what every {slot} policy must define: {missing}"
+    elif found.model_fields["kind"].annotation is not str:
+        fault = "a class whose field 'kind' names another policy; write kind: str = \"\" in the class"
+    if fault:
+        raise ConfigError(f"got '{kind}', {fault} ({file_of(found)})")
     policy: type[Policy] = found
-    if policy.__init__ is not Policy.__init__:
-        raise ConfigError(f"got '{kind}', a class with an __init__; declare its options as fields of the class")
-    if inspect.isabstract(policy):
-        missing = ", ".join(sorted(policy.__abstractmethods__))
-        raise ConfigError(f"got '{kind}', a class without what every {slot} policy must define: {missing}")
-    if policy.model_fields["kind"].annotation is not str:
-        raise ConfigError(
-            f"got '{kind}', a class whose field 'kind' names another policy; write kind: str = \"\" in the class"
-        )
     return policy
 
 
+class _BlamedError(ConfigError):
+    """Raised by :func:`reported`, so that blocks around it do not report the error once more."""
+
+
 @contextmanager
-def reported(policies: Iterable[Policy]) -> Iterator[None]:
-    """Turn errors of users' policies inside the block into :class:`ConfigError`, which names file, class and method."""
+def reported(policies: Iterable[Policy | tuple[type[Policy], str]]) -> Iterator[None]:
+    """Turn errors of users' policies inside the block into :class:`ConfigError` with the policy's kind, class and file.
+
+    ``policies``: those in use, or class and kind of one that is not made yet. An error is theirs if it passed through
+    their file, if the program is not valid, or if simgnn itself fails in a way that no other input explains."""
     try:
         yield
-    except SimgnnError:
+    except _BlamedError:
         raise
-    except Exception as error:
-        own = [one for one in policies if is_external(one)]
-        sentence = blamed(own, error)
-        if sentence is None and own and isinstance(error, TypeError | AttributeError):
-            sentence = (
-                f"{own[0].slot}.kind = '{own[0].label}': {_summary(error)}. A method probably returned a value of "
-                f"another type than its base class states ({', '.join(inspect.getfile(type(one)) for one in own)})"
-            )
-        if sentence is None:
+    except (Exception, SystemExit) as error:
+        pairs = [one if isinstance(one, tuple) else (type(one), one.kind) for one in policies]
+        own = {found: f"{found.slot}.kind = '{kind}'" for found, kind in pairs if kind not in shipped(found.slot)}
+        problems = _blamed(own, error) if own else ()
+        if not problems:
             raise
-        raise ConfigError(sentence) from error
+        raise _BlamedError(problems) from error
 
 
-def blamed(policies: Iterable[Policy], error: BaseException) -> str | None:
-    """Describe which user's policy raised an error, and where; None if no user's file is in the traceback."""
-    files = {inspect.getfile(sys.modules[type(one).__module__]): one for one in policies if is_external(one)}
-    steps = [step for step in traceback.walk_tb(error.__traceback__) if step[0].f_code.co_filename in files]
-    if not steps:  # the simulator's event loop raises a copy of what an event raised
-        return None if error.__cause__ is None else blamed(files.values(), error.__cause__)
-    frame, line = steps[-1]
-    code, policy = frame.f_code, files[frame.f_code.co_filename]
-    where = f"({code.co_filename}:{line})"
-    return f"{policy.slot}.kind = '{policy.label}': {code.co_qualname} raised {_summary(error)} {where}"
+def _blamed(own: Mapping[type[Policy], str], error: BaseException) -> Sequence[str]:
+    """Describe an error of users' policies (class -> key and kind); empty if the error is none of theirs."""
+    for kind, method, where in _calls(own, error):
+        if isinstance(error, SimgnnError):
+            return [f"{problem} ({method}, {where})" for problem in error.problems]
+        return [f"{kind}: {method} raised {_summary(error)} ({where})"]
+    if isinstance(error, PolicyError):
+        return error.problems
+    if isinstance(error, ProgramError):
+        fault = error.problems[0] + (f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else "")
+    elif isinstance(error, SimgnnError | OSError | ImportError | MemoryError | SystemExit):
+        return ()
+    else:
+        fault = f"{_summary(error)}; a method probably returned another value than its base class states"
+    classes = ", ".join(f"{found.__qualname__} in {file_of(found)}" for found in own)
+    return [f"{' with '.join(own.values())}: {fault} ({classes})"]
+
+
+def _calls(own: Mapping[type[Policy], str], error: BaseException) -> Iterator[tuple[str, str, str]]:
+    """Yield the calls of users' code that an error passed through, innermost first: kind, method, file and line."""
+    bases = {base: kind for found, kind in own.items() for base in found.__mro__ if issubclass(base, Policy)}
+    files = {file_of(base): kind for base, kind in bases.items() if not base.__module__.startswith("simgnn.")}
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        code = frame.f_code
+        if code.co_filename in files:
+            yield files[code.co_filename], code.co_qualname, f"{code.co_filename}:{line}"
+    if error.__cause__ is not None:  # the simulator's event loop raises a copy of what an event raised
+        yield from _calls(own, error.__cause__)

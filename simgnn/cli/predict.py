@@ -103,14 +103,11 @@ def predict(
     cluster = default_cluster(chosen.profile)
     prepared = prepare(experiment, default_cluster=cluster, counted=counted, stage=reporter.stage)
     check_declared(prepared)
-    policies = [getattr(experiment, slot) for slot in SLOTS]
-    with reported(policies):
-        found = find_activity(prepared, activity)
     threads = experiment.hardware.threads_per_rank
-    hosts = prepared.experiment.rank_hosts()
-    machine = Machine.place(chosen.profile, hosts, None if threads == "auto" else threads)
-    reporter.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
-    with reported(policies):
+    machine = Machine.place(chosen.profile, prepared.experiment.rank_hosts(), None if threads == "auto" else threads)
+    with reported(getattr(experiment, slot) for slot in SLOTS):
+        found = find_activity(prepared, activity)
+        reporter.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
         simulation = simulate(
             prepared.planned.program,
             machine,

@@ -53,34 +53,19 @@ __all__ = [
     "pick_rows", "places_of", "put_rows", "signed", "stream_key", "to_bytes", "training_part", "units",
 ]  # fmt: skip
 
-HOMES = {
-    name: module
-    for module, names in {
-        "simgnn.emit.arrays": "add_rows counted draws dtype_name from_bytes pick_rows places_of put_rows signed "
-        "to_bytes units",
-        "simgnn.emit.batches.neighbours": "Batching",
-        "simgnn.emit.batches.placement": "Placement RowStore",
-        "simgnn.emit.batches.staging": "Staging",
-        "simgnn.emit.blocks": "BlockSync BlockTransfer PlainBlocks",
-        "simgnn.emit.caches.cached_rows": "CachedRows",
-        "simgnn.emit.caches.row_cache": "ChoosesRows State",
-        "simgnn.emit.communication": "BatchCommunication Communication CopiedRows Sizes Sums Transfers WholeLayers",
-        "simgnn.emit.freshness": "Freshness MovesBlocks MovesRows",
-        "simgnn.emit.guarded_blocks": "Change ComparesBlocks GuardsBlocks",
-        "simgnn.emit.names": "Names",
-        "simgnn.emit.segments": "Segments",
-        "simgnn.emit.sums.halo": "HaloNames HaloSizes HaloSums",
-        "simgnn.emit.sync": "Expand Reference Stage Sync emit_encoded emit_plainly training_part",
-        "simgnn.graph.hashing": "stream_key",
-        "simgnn.model.spec": "LayerSpec",
-        "simgnn.partition.statistics.partition_stats": "PartitionStats",
-    }.items()
-    for name in names.split()
-}
-"""Name -> the module that defines it."""
+MODULES = (
+    "simgnn.emit.arrays", "simgnn.emit.sync", "simgnn.emit.names", "simgnn.emit.segments", "simgnn.emit.blocks",
+    "simgnn.emit.freshness", "simgnn.emit.communication", "simgnn.emit.sums.halo", "simgnn.emit.guarded_blocks",
+    "simgnn.emit.caches.row_cache", "simgnn.emit.caches.cached_rows", "simgnn.emit.batches.staging",
+    "simgnn.emit.batches.placement", "simgnn.emit.batches.neighbours", "simgnn.graph.hashing", "simgnn.model.spec",
+    "simgnn.partition.statistics.partition_stats",
+)  # fmt: skip
+"""The modules above, those that many need first: a name is looked up in them in this order."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(HOMES[name]), name)
+    for module in MODULES if name in __all__ else ():
+        loaded = importlib.import_module(module)
+        if hasattr(loaded, name):
+            return getattr(loaded, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from simgnn.emit.sync import Phase
-from simgnn.policy import Codec, DecodeRows, EncodeRows
+from simgnn.policy import Codec, DecodeRows, EncodeRows, row_bytes_of
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
@@ -83,7 +83,7 @@ class BlockWire:
         self.builder, self.sync = builder, sync
         self.codec = codec if codec is not None and codec.encodes and sync.sent_in == sync.templates else None
         plain = sync.width * builder.item_bytes
-        self.row_bytes = plain if self.codec is None else self.codec.row_bytes(sync.width, builder.dtype)
+        self.row_bytes = plain if self.codec is None else row_bytes_of(self.codec, sync.width, builder.dtype)
 
     def send(
         self, root: int, target: str, after: tuple[Dependency, ...], versions: str | None = None,

@@ -12,7 +12,7 @@ from simgnn.emit.freshness import MovesBlocks
 from simgnn.errors import BackendError
 from simgnn.model.costs import pass_over
 from simgnn.policy import Action, Array, Codec, Policy, PolicyContext, PolicyError
-from simgnn.program.builder import Labelled, ProgramBuilder
+from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
 
@@ -189,7 +189,7 @@ class GuardedBlocks:
         return f"agreed/{self.sync.point}"
 
     def _select(
-        self, part: str, action: Labelled, reads: list[str], writes: list[str], passes: int,
+        self, part: str, action: type[Action[Any]], reads: list[str], writes: list[str], passes: int,
         after: tuple[Dependency, ...],
     ) -> None:  # fmt: skip
         builder, sync = self.builder, self.sync

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from simgnn.policy import Codec, DecodeRows, EncodeRows
+from simgnn.policy import Codec, DecodeRows, EncodeRows, row_bytes_of
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.program import EVALUATE
@@ -173,7 +173,7 @@ def training_part(builder: ProgramBuilder, sync: Sync) -> Sync:
 def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
     """Emit a sync that encodes every row: pack, encode, exchange, decode, put or add. Evaluations are exact."""
     training = training_part(builder, sync)
-    row_bytes = codec.row_bytes(sync.width, builder.dtype)
+    row_bytes = row_bytes_of(codec, sync.width, builder.dtype)
     for stage in training.stages:
         pack(builder, training, stage)
         coded = builder.buffer(buffer_name("coded", training, stage), stage.leaving, row_bytes, "uint8")

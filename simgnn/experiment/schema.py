@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validat
 
 from simgnn.emit.batches.neighbours import Batching, NeighbourSampling
 from simgnn.emit.batches.placement import Placement, RowStore
-from simgnn.emit.communication import BatchCommunication, Communication
 from simgnn.emit.freshness import Freshness
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import line, parse_table
@@ -19,9 +18,9 @@ from simgnn.experiment.sections import (
     Section,
     TrainSection,
 )
-from simgnn.experiment.slots import DEFAULT_KIND, SLOTS, Stated, settled
+from simgnn.experiment.slots import DEFAULT_KIND, SLOTS, Stated, settled, usable_class
 from simgnn.policy import Codec, CommunicationTraits, Partitioner, Schedule
-from simgnn.registry import policy_class
+from simgnn.registry import reported
 from simgnn.spelling import nearest
 
 SECTIONS: Mapping[str, type[Section]] = {
@@ -100,11 +99,12 @@ class Experiment(BaseModel):
             entries = table.get(slot, {})
             kind = entries.get("kind", DEFAULT_KIND[slot]) if isinstance(entries, Mapping) else DEFAULT_KIND[slot]
             try:
-                found = policy_class(slot, kind)
+                found = usable_class(slot, kind)
             except ConfigError as error:
                 problems += [line((slot, "kind"), problem, origin) for problem in error.problems]
             else:
-                values[slot] = parse_table(found, entries, (slot,), origin, problems)
+                with reported([(found, kind)]):  # users' own checks of options
+                    values[slot] = parse_table(found, entries, (slot,), origin, problems)
         if not problems:  # what has faults of its own cannot be asked about others
             values, problems = settled(values, origin, stated, trains)
         if problems:
@@ -120,18 +120,6 @@ class Experiment(BaseModel):
     def row_store(self) -> RowStore | None:
         """The placement policy if it stores input rows for mini-batches, else None."""
         return cast(RowStore, self.placement) if "batches" in self.placement.serves else None
-
-    @property
-    def batch_communication(self) -> BatchCommunication:
-        """The communication policy of mini-batches."""
-        assert self.communication.moves == "batches"
-        return cast(BatchCommunication, self.communication)
-
-    @property
-    def full_graph_communication(self) -> Communication:
-        """The communication policy of the full graph."""
-        assert self.communication.moves != "batches"
-        return cast(Communication, self.communication)
 
     def to_table(self) -> dict[str, Any]:
         """A nested table that :meth:`from_table` reads back to an equal value, without None: TOML has no null."""

@@ -3,24 +3,22 @@ do not suit it, by the traits of the others."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from simgnn import policy
+from simgnn.emit.batches.neighbours import Batching, NeighbourSampling
+from simgnn.emit.batches.placement import Placement, RowStore
+from simgnn.emit.communication import BatchCommunication, Communication
+from simgnn.emit.freshness import Freshness, MovesBlocks, MovesRows
+from simgnn.errors import ConfigError
 from simgnn.experiment.problems import Origin, line, shown
-from simgnn.policy import Choices, CommunicationTraits, Cut, Moves, Partitioner, Refusal, Serving
-from simgnn.registry import reported, shipped
+from simgnn.policy import Choices, CommunicationTraits, Cut, Moves, Partitioner, Policy, Refusal, Serving
+from simgnn.registry import file_of, policy_class, reported, shipped
 
-DEFAULT_KIND: Mapping[str, str] = {
-    "partition": "metis",
-    "communication": "halo",
-    "batching": "full",
-    "freshness": "always",
-    "codec": "none",
-    "placement": "device",
-    "schedule": "bsp",
-}
-"""The kind in each slot that an experiment does not name: vanilla's choices."""
 SLOTS: tuple[str, ...] = tuple(policy.SLOTS)
+DEFAULTS = ("metis", "halo", "full", "always", "none", "device", "bsp")
+DEFAULT_KIND: Mapping[str, str] = dict(zip(SLOTS, DEFAULTS, strict=True))
+"""The kind in each slot that an experiment does not name: vanilla's choices."""
 SERVING = {slot: base for slot, base in policy.SLOTS.items() if issubclass(base, Serving)}
 """Slots whose choices say which transfers they serve."""
 MOVED: Mapping[Moves, str] = {
@@ -28,6 +26,15 @@ MOVED: Mapping[Moves, str] = {
     "blocks": "whole blocks of rows of the full graph",
     "batches": "input rows of mini-batches",
 }
+BASES: Mapping[str, tuple[type[Policy], ...]] = {
+    "communication": (Communication, Communication, BatchCommunication),
+    "batching": (Batching, Batching, NeighbourSampling),
+    "freshness": (MovesRows, MovesBlocks, Freshness),
+    "codec": (policy.Codec, policy.Codec, policy.Codec),
+    "placement": (Placement, Placement, RowStore),
+    "schedule": (policy.Schedule, policy.Schedule, policy.MiniBatchSchedule),
+}
+"""Slot -> the classes whose methods the planner calls, for rows, blocks and batches."""
 Stated = Callable[[tuple[str, ...]], bool]
 """Whether a key path was written by a user: in a file that is not a shipped system, or on the command line."""
 
@@ -36,6 +43,34 @@ def kinds_in(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the kind that an experiment's table names in each slot."""
     slots = {slot: table.get(slot) for slot in SLOTS}
     return {slot: found["kind"] for slot, found in slots.items() if isinstance(found, Mapping) and "kind" in found}
+
+
+def usable_class(slot: str, kind: object) -> type[Policy]:
+    """Return the class of a policy. Raises :class:`ConfigError` also where it lacks what its traits promise."""
+    found = policy_class(slot, kind)
+    for fault in _broken_promises(found):
+        raise ConfigError(f"got '{kind}', {fault} ({file_of(found)})")
+    return found
+
+
+def _broken_promises(found: type[Policy]) -> Iterator[str]:
+    if issubclass(found, Partitioner | CommunicationTraits) and getattr(found, "cut", None) not in get_args(Cut):
+        yield f"a class whose cut is none of {', '.join(get_args(Cut))}"
+    moves: Any = getattr(found, "serves", ())
+    if issubclass(found, CommunicationTraits):
+        moves = (found.moves,)
+    elif issubclass(found, policy.BatchingTraits):
+        moves = ("batches" if found.mini_batches else "rows",)
+    if not isinstance(moves, tuple) or not MOVED.keys() >= set(moves):
+        yield f"a class that serves {moves!r}, expected a tuple of {', '.join(MOVED)}"
+        return
+    for what, base in zip(MOVED, BASES.get(found.slot, ()), strict=False):
+        if what in moves and not issubclass(found, base):
+            yield f"a class for {what}, which must derive from {base.__name__} (simgnn.emit, simgnn.policy)"
+    for trait, needed in (("encodes", False), ("exact", True)):
+        if "batches" in moves and getattr(found, trait, needed) is not needed:
+            why = "rows of batches travel as they are, all of this step"
+            yield f"a class that serves batches, which needs {trait} = {needed}: {why}"
 
 
 def settled(
@@ -62,7 +97,7 @@ def settled(
         found = list(slot_refusals(choices))
         for name in asked:
             found += getattr(choices, name).refuses(choices)
-    problems += [line((section, option), message, origin) for section, option, message in found]
+        problems += [line((section, option), message, origin) for section, option, message in found]
     return {**values, **{name: getattr(choices, name) for name in asked}}, problems
 
 

@@ -14,7 +14,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
 from simgnn.policy import Cut, Partitioner
 from simgnn.program.sizes import IntArray
-from simgnn.registry import reported
+from simgnn.registry import file_of, reported
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,10 @@ def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, s
     :meth:`Partitioner.divide`. Raises :class:`ConfigError` when there are more ranks than vertices, or when the policy
     does not return one rank for each vertex (and, in a vertex-cut, for each edge)."""
     ranks, where = len(hosts), f"partition.kind = '{policy.label}'"
-    if ranks < 1:
-        raise ConfigError("partition: got 0 ranks, expected at least 1 (cluster.hosts, cluster.ranks_per_host)")
-    if ranks > graph.vertices:
+    if not 1 <= ranks <= graph.vertices:
         raise ConfigError(
-            f"{where}: {ranks} ranks, but the graph '{graph.name}' has {graph.vertices} vertices; use at most that "
-            "many ranks (--ranks, cluster.hosts, cluster.ranks_per_host)"
+            f"cluster.ranks_per_host: got {ranks} ranks in all, expected at most {graph.vertices}, the vertices of "
+            f"'{graph.name}', and at least 1: use fewer ranks (--ranks) or a larger graph"
         )
     with reported([policy]):
         found = policy.divide(graph, hosts, seed, spill)
@@ -59,7 +57,7 @@ def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, s
         problems.append(f"owner: got {_described(owner)}, expected {graph.vertices} integers, one rank per vertex")
     if (edge_part is None) != (policy.cut == "edge-cut"):
         expected = "the rank of each edge" if edge_part is None else "none"
-        problems.append(f"edge_part: got {_described(edge_part)}, expected {expected} for a {policy.cut}")
+        problems.append(f"edge_part: got {_described(edge_part)}, expected {expected}: cut is '{policy.cut}'")
     elif edge_part is not None and (np.ndim(edge_part) != 1 or not np.issubdtype(edge_part.dtype, np.integer)):
         problems.append(f"edge_part: got {_described(edge_part)}, expected a list of integers, one rank per edge")
     if not problems:
@@ -67,7 +65,8 @@ def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, s
             if array is not None and len(array) and not 0 <= int(array.min()) <= int(array.max()) < ranks:
                 problems.append(f"{name}: got {array.min()}..{array.max()}, expected ranks 0..{ranks - 1}")
     if problems:
-        raise ConfigError([f"{where}: {type(policy).__name__}.divide returned {problem}" for problem in problems])
+        call, file = f"{type(policy).__name__}.divide", file_of(type(policy))
+        raise ConfigError([f"{where}: {call} returned {problem} ({file})" for problem in problems])
     narrow = np.dtype("u1" if ranks <= 256 else "u2")
     parts: Any = edge_part if edge_part is None or edge_part.dtype == narrow else edge_part.astype(narrow)
     return Partition(policy.cut, ranks, owner.astype(np.int32, copy=False), parts)

@@ -1,17 +1,17 @@
 """Plans a program from an experiment and partition statistics. Every ``auto`` is resolved and recorded here."""
 
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from simgnn.emit.blocks import ExpandBlocks
-from simgnn.emit.communication import Sizes
-from simgnn.emit.freshness import MovesBlocks, MovesRows
+from simgnn.emit.communication import Communication, Sizes
+from simgnn.emit.freshness import Freshness, MovesBlocks, MovesRows
 from simgnn.emit.names import Names
 from simgnn.emit.segments import Segments
 from simgnn.emit.sync import Reference, Sync
-from simgnn.errors import ConfigError
+from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.schema import Experiment
-from simgnn.experiment.slots import SLOTS, expected_cut
+from simgnn.experiment.slots import expected_cut
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.full_graph import FullGraphPlan
@@ -23,7 +23,6 @@ from simgnn.program.builder import ProgramBuilder
 from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate
-from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import BatchSizes
 
 FIRST, STEADY = "first", "steady"
@@ -51,18 +50,28 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
             "statistics file cannot be, as it holds no edges"
         )
     check_trains(experiment, stats)
-    with reported(getattr(experiment, slot) for slot in SLOTS):
-        if batches is None:
-            program, layers, resolved = _full_graph(experiment, stats)
-        else:
-            program, layers, resolved = mini_batches(experiment, stats, batches)
-        validate(program)
+    if batches is None:
+        program, layers, resolved = _full_graph(experiment, stats)
+    else:
+        program, layers, resolved = mini_batches(experiment, stats, batches)
+    _check_actions(experiment, validate(program))
     undeclared = any(work.primitive == "undeclared" for _, op in program.ops for work in op.work)
     return Planned(program, layers, resolved, (experiment.model.kind,) if undeclared else ())
 
 
+def _check_actions(experiment: Experiment, program: Program) -> None:
+    """Raise :class:`ProgramError` for ops whose action the policy of their slot does not list."""
+    problems = [
+        f"op '{op.name}' needs the action '{op.action}', which the 'actions' of {op.module}.kind do not list"
+        for _, op in program.ops
+        if op.action not in (None, *(action.label for action in getattr(experiment, op.module or "codec").actions))
+    ]
+    if problems:
+        raise ProgramError(problems)
+
+
 def _full_graph(experiment: Experiment, stats: PartitionStats) -> tuple[Program, tuple[LayerSpec, ...], dict[str, Any]]:
-    facts, model, communication = stats.facts, experiment.model, experiment.full_graph_communication
+    facts, model, communication = stats.facts, experiment.model, cast(Communication, experiment.communication)
     # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
     if communication.dense_inputs or (facts.centred_features and not model.built_in):
         facts = replace(facts, feature_nonzeros=None)
@@ -124,7 +133,7 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
     training_state(builder, layers, names, stats, optimizer)
     segments = Segments(builder, model, names)
     fetched_in = names.forward if resends else names.setup
-    sums = sizes.sums(segments, _Transfers(experiment, builder), rows, fetched_in)
+    sums = sizes.sums(segments, _Transfers(experiment.freshness, experiment.codec, builder), rows, fetched_in)
     full_graph = FullGraphPlan(segments, sums)
     full_graph.inputs()
     for layer in layers:
@@ -142,27 +151,18 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
 class _Transfers:
     """How the experiment's freshness and codec carry out transfers. Loading checked what freshness serves."""
 
-    experiment: Experiment
-    builder: ProgramBuilder
-
-    def rows(self) -> "_Rows":
-        assert "rows" in self.experiment.freshness.serves
-        return _Rows(cast(MovesRows, self.experiment.freshness), self.experiment.codec, self.builder)
-
-    def blocks(self) -> ExpandBlocks:
-        assert "blocks" in self.experiment.freshness.serves
-        freshness, codec, builder = cast(MovesBlocks, self.experiment.freshness), self.experiment.codec, self.builder
-        return lambda sync: freshness.blocks(builder, sync, codec)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    freshness: MovesRows
+    freshness: Freshness
     codec: Codec
     builder: ProgramBuilder
 
+    def rows(self) -> Self:
+        return self
+
     def __call__(self, sync: Sync) -> None:
-        self.freshness.expand(self.builder, sync, self.codec)
+        cast(MovesRows, self.freshness).expand(self.builder, sync, self.codec)
 
     def settle(self, templates: tuple[str, ...], reference: Reference) -> str | None:
-        return self.freshness.settle(self.builder, templates, reference)
+        return cast(MovesRows, self.freshness).settle(self.builder, templates, reference)
+
+    def blocks(self) -> ExpandBlocks:
+        return lambda sync: cast(MovesBlocks, self.freshness).blocks(self.builder, sync, self.codec)

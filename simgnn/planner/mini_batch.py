@@ -8,28 +8,13 @@ chain, or beside it. Sources: docs/systems/distdgl.md, docs/systems/rapidgnn.md.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from simgnn.emit.batches import names
 from simgnn.emit.batches.embeddings import APPLY, PICK, SUM, PushOps, push_ops
-from simgnn.emit.batches.names import (
-    DRAW,
-    FEATURE_ROWS,
-    FEATURES,
-    HOT,
-    INPUTS,
-    SEED_COUNT,
-    SEEDS,
-    STAGE_BLOCKS,
-    STAGE_ROWS,
-    TAKE_HOT,
-    VERTICES,
-    block,
-    drawn,
-    edges_of,
-    rows_after,
-)
+from simgnn.emit.batches.names import block, drawn, edges_of, rows_after
 from simgnn.emit.batches.placement import RowStore
 from simgnn.emit.batches.staging import StageInputs, Staging, add_route, received
 from simgnn.emit.communication import BatchCommunication
@@ -72,7 +57,7 @@ class StoredRows:
         self.batches, self.placement = batches, placement
         self.several_hosts = len(set(builder.hosts)) > 1
         self.cache = batches.cache if self.several_hosts else None
-        self.ready = TAKE_HOT if self.cache is not None else STAGE_ROWS
+        self.ready = names.TAKE_HOT if self.cache is not None else names.STAGE_ROWS
         self.hops = len(batches.edges)
         self._width = stats.facts.feature_width
         self._owned = stats.rows
@@ -81,13 +66,15 @@ class StoredRows:
 
     def drawn(self) -> tuple[Access, ...]:
         """The outputs of drawing a batch: its vertices, its seeds, its blocks by hop."""
-        return accesses([VERTICES, DRAWN_SEEDS, *map(drawn, range(1, self.hops + 1))])
+        return accesses([names.VERTICES, DRAWN_SEEDS, *map(drawn, range(1, self.hops + 1))])
 
     def check_fits(self) -> None:
         """Raise :class:`~simgnn.errors.ConfigError` if caches and staged batches exceed the placement's memory."""
         builder, largest = self.builder, self.builder.columns["largest/inputs"]
         cached = np.zeros_like(largest) if self.cache is None else self.cache.rows
-        self.placement.check_fits(cached, largest, builder.buffers[INPUTS].depth, self._width * builder.item_bytes)
+        self.placement.check_fits(
+            cached, largest, builder.buffers[names.INPUTS].depth, self._width * builder.item_bytes
+        )
 
     def staged(self, communication: BatchCommunication) -> list[Op]:
         """The chain of staging ops: rows of other hosts, blocks and rows to the device, hot rows, the next hot rows."""
@@ -95,13 +82,13 @@ class StoredRows:
         pulled = [communication.pull(staging)] if self.several_hosts else []
         hops = range(1, self.hops + 1)
         blocks = Op(
-            STAGE_BLOCKS, OpKind.H2D, Nature.STAGING, accesses([DRAWN_SEEDS, *map(drawn, hops)]),
-            accesses([SEEDS, *map(block, hops)]), work=(Work("copy", {"bytes": BLOCK_BYTES, "item_bytes": 1}),),
+            names.STAGE_BLOCKS, OpKind.H2D, Nature.STAGING, accesses([DRAWN_SEEDS, *map(drawn, hops)]),
+            accesses([names.SEEDS, *map(block, hops)]), work=(Work("copy", {"bytes": BLOCK_BYTES, "item_bytes": 1}),),
             transfer=Transfer(1, BLOCK_BYTES), category="comm_overhead", scratch=Scratch(handed_over=True),
         )  # fmt: skip
         staging.add(blocks)
-        reads = accesses([VERTICES, FEATURES, *pulled])
-        staging.to_device(STAGE_ROWS, reads, Access(INPUTS), STAGED_ROWS, StageInputs)
+        reads = accesses([names.VERTICES, names.FEATURES, *pulled])
+        staging.to_device(names.STAGE_ROWS, reads, Access(names.INPUTS), STAGED_ROWS, StageInputs)
         if self.cache is not None:
             self.placement.take(staging)
             self.placement.fill_next(staging)
@@ -150,21 +137,21 @@ class StoredRows:
         builder, held = self.builder, schedule.drawn_batches
         staged = schedule.staged_batches(self.batches.steps)
         seeds, inputs = Column("largest/seeds"), Column("largest/inputs")
-        builder.buffer(VERTICES, inputs, 1, "int64", space="host", depth=held, ring="step")
+        builder.buffer(names.VERTICES, inputs, 1, "int64", space="host", depth=held, ring="step")
         builder.buffer(DRAWN_SEEDS, seeds, 1, "int64", space="host", depth=held, ring="step")
-        builder.buffer(SEEDS, seeds, 1, "int64", depth=staged, ring="step")
-        builder.buffer(INPUTS, inputs, self._width, depth=staged, ring="step", lasting=True)
+        builder.buffer(names.SEEDS, seeds, 1, "int64", depth=staged, ring="step")
+        builder.buffer(names.INPUTS, inputs, self._width, depth=staged, ring="step", lasting=True)
         for hop in range(1, self.hops + 1):
             words = builder.column(f"largest/words/{hop}", _largest(self._words(hop)))
             builder.buffer(drawn(hop), words, 1, "int32", space="host", depth=held, ring="step")
             builder.buffer(block(hop), words, 1, "int32", depth=staged, ring="step")
         hosts = np.array(builder.hosts)
         on_hosts = np.bincount(hosts, self._owned)
-        rows = builder.column(FEATURE_ROWS.name, on_hosts[hosts])
-        builder.buffer(FEATURES, rows, self._width, space="host-shared", persistent=True)
+        rows = builder.column(names.FEATURE_ROWS.name, on_hosts[hosts])
+        builder.buffer(names.FEATURES, rows, self._width, space="host-shared", persistent=True)
         add_labels(builder, "labels", Column("train_vertices"), facts)
         if self.cache is not None:
-            builder.buffer(HOT, Column("hot/rows"), self._width, depth=self.placement.caches, lasting=True)
+            builder.buffer(names.HOT, Column("hot/rows"), self._width, depth=self.placement.caches, lasting=True)
 
 
 def _largest(column: IntArray) -> IntArray:
@@ -246,7 +233,7 @@ def mini_batches(
 
 
 def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes, model: ModelSpec) -> Program:
-    batching, communication = experiment.sampling, experiment.batch_communication
+    batching, communication = experiment.sampling, cast(BatchCommunication, experiment.communication)
     placement, train = experiment.row_store, experiment.train
     assert batching is not None
     assert placement is not None
@@ -262,13 +249,13 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     _training(builder, model, stats, train, placement.learned_width > 0)
     pushed = None
     if placement.learned_width:
-        host_rows = builder.columns[FEATURE_ROWS.name]
+        host_rows = builder.columns[names.FEATURE_ROWS.name]
         pushed = push_ops(builder, batches, host_rows, placement.learned_width, placement.learned_delay)
     trained = training_ops(builder.templates.pop(STEP), pushed, placement.learned_delay, schedule)
     released = next(op.name for op in reversed(trained.chain) if op.phase == "backward")
     ends = StepEnds(staged=staged[-1].name, released=released, trained=trained.trained)
     drawing = after(batching.ops(builder, batches, store.drawn()), schedule.before_draw(ends))
-    staged = after(staged, (Dependency(DRAW), *schedule.before_rows(ends)))
+    staged = after(staged, (Dependency(names.DRAW), *schedule.before_rows(ends)))
     training = trained.starting(store.ready)
     builder.templates[STEP] = [*drawing, *staged, *training]
     first = store.first()
@@ -304,7 +291,7 @@ def _training(
 ) -> None:
     layers, top = model.layers, len(model.layers)
     learned_state(builder, layers, train.update_rule)
-    builder.buffer(SEED_COUNT, 1, 1)
+    builder.buffer(names.SEED_COUNT, 1, 1)
     placed = [place_in_batches(model, layer, (STEP,)) for layer in layers]
     on_blocks = [BlockLayer(builder, model, *each, learned_inputs) for each in zip(layers, placed, strict=True)]
     for each in on_blocks:
@@ -313,12 +300,12 @@ def _training(
     builder.buffer(f"d/hidden/{top}", rows, model.classes)
     work = (*builder.work([pass_over(rows, model.classes, 1)]), builder.row_work("loss", rows, model.classes))
     builder.compute(
-        (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", SEEDS, "labels"],
-        [f"d/hidden/{top}", "metrics", SEED_COUNT], work, layer=top, phase="forward",
+        (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", names.SEEDS, "labels"],
+        [f"d/hidden/{top}", "metrics", names.SEED_COUNT], work, layer=top, phase="forward",
         form=Form.RANK_MEANS if train.gradient_mean == "ranks" else None,
         scratch=loss_scratch(builder, model, rows, picked=False),
     )  # fmt: skip
     keep_splits(builder, rows)
     for each in reversed(on_blocks):
         each.backward()
-    emit_update(builder, layers, (STEP,), stats.ranks, train.update_rule, [SEED_COUNT])
+    emit_update(builder, layers, (STEP,), stats.ranks, train.update_rule, [names.SEED_COUNT])

@@ -10,11 +10,12 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
+from simgnn.experiment.slots import SLOTS
 from simgnn.graph.load import load_graph
 from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import Planned, check_trains, plan
-from simgnn.registry import shipped
+from simgnn.registry import reported, shipped
 from simgnn.sampling.batches.sizes import load_sizes
 
 if TYPE_CHECKING:
@@ -59,39 +60,40 @@ def prepare(
     # Numba: loaded when a graph is prepared
     from simgnn.partition.folder import check_cache
 
-    user_shape(experiment.model.kind)  # raises before minutes go into graph and partition
-    source = experiment.graph.source
-    if source.startswith(STATISTICS):
-        if need_graph:
-            why = "a statistics file can be simulated, not trained on"
-            raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
-        experiment, stats = _from_statistics(experiment, base)
-        if experiment.sampling is None:
-            return Prepared(experiment, stats, plan(experiment, stats))
-        return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
-    check_cache(cache)
-    sampling = experiment.sampling
-    if sampling is not None and sampling.storage is not None:
+    with reported(getattr(experiment, slot) for slot in SLOTS):
+        user_shape(experiment.model.kind)  # raises before minutes go into graph and partition
+        source = experiment.graph.source
+        if source.startswith(STATISTICS):
+            if need_graph:
+                why = "a statistics file can be simulated, not trained on"
+                raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
+            experiment, stats = _from_statistics(experiment, base)
+            if experiment.sampling is None:
+                return Prepared(experiment, stats, plan(experiment, stats))
+            return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
+        check_cache(cache)
+        sampling = experiment.sampling
+        if sampling is not None and sampling.storage is not None:
+            # Numba: loaded when a graph is prepared
+            from simgnn.sampling.batches.presample import check_kept
+
+            check_kept(Path(sampling.storage), "batching.storage")
+        experiment = with_default_cluster(experiment, default_cluster)
+        if sampling is not None:
+            sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
+        graph = read_graph(experiment, base, stage)
+        artifact = obtain_partition(experiment, graph, cache, stage)
+        stats = artifact.stats
+        if sampling is None:
+            return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
         # Numba: loaded when a graph is prepared
-        from simgnn.sampling.batches.presample import check_kept
+        from simgnn.planner.batch_sizes import prepare_batches
 
-        check_kept(Path(sampling.storage), "batching.storage")
-    experiment = with_default_cluster(experiment, default_cluster)
-    if sampling is not None:
-        sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
-    graph = read_graph(experiment, base, stage)
-    artifact = obtain_partition(experiment, graph, cache, stage)
-    stats = artifact.stats
-    if sampling is None:
-        return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
-    # Numba: loaded when a graph is prepared
-    from simgnn.planner.batch_sizes import prepare_batches
-
-    check_trains(experiment, stats)  # before minutes go into batches
-    batches = prepare_batches(experiment, graph, artifact, cache, stage)
-    resolved = experiment.model_copy(update={"placement": batches.placement})
-    stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
-    return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
+        check_trains(experiment, stats)  # before minutes go into batches
+        batches = prepare_batches(experiment, graph, artifact, cache, stage)
+        resolved = experiment.model_copy(update={"placement": batches.placement})
+        stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
+        return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
 
 
 def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None) -> Experiment:
@@ -102,17 +104,12 @@ def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None
 
 
 def read_graph(experiment: Experiment, base: Path | None = None, stage: Callable[[str], None] = _silent) -> "Graph":
-    """Load the experiment's graph. Raises :class:`ConfigError` if it has fewer vertices than there are ranks."""
+    """Load the experiment's graph."""
     section = experiment.graph
     stage(f"graph: {section.source}")
     graph = load_graph(section.source, base=base, options=section.options(), seed=experiment.seed)
     for note in graph.notes:
         stage(f"graph: {note}")
-    if experiment.ranks > graph.vertices:
-        raise ConfigError(
-            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected at most {graph.vertices}, the "
-            f"vertices of '{graph.name}': use fewer ranks (--ranks) or a larger graph"
-        )
     return graph
 
 

@@ -2,39 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.model.costs import Piece
+from simgnn.policy import Action, Schedule
 from simgnn.program.dependencies import derive_dependencies
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, WORLD, Access, Buffer, Dependency, Group, Nature, Op, Stream, Transfer, Work
+from simgnn.program.ops import ITEM_BYTES, WORLD, Access, Buffer, Group, Nature, Op, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Publication, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Scratch, Size, SizeTable, Term, reverse_of
-
-
-class Labelled(Protocol):
-    """A class of actions, see :class:`simgnn.policy.Action`: an op stores its label."""
-
-    @property
-    def label(self) -> str:
-        """The name by which the policy of the op's slot finds the class."""
-
-
-class Scheduling(Protocol):
-    """The methods of a schedule that a builder calls, see :class:`simgnn.policy.Schedule`."""
-
-    @property
-    def sums_own_first(self) -> bool:
-        """Whether a layer sums its rank's own rows in an op of its own, before halo rows arrive."""
-
-    def stream(self, nature: Nature, op: Op) -> Stream:
-        """Return the stream that an op runs on."""
-
-    def after(self, nature: Nature, op: Op, before: Sequence[Op]) -> Sequence[Dependency]:
-        """Return what an op waits for, besides the ops that its buffers order."""
 
 
 class ProgramBuilder:
@@ -44,7 +23,7 @@ class ProgramBuilder:
     purpose (:class:`Nature`), for which ``schedule`` chooses a stream (None: the default stream). ``natures``: those
     that the plan uses."""
 
-    def __init__(self, name: str, hosts: Sequence[int], dtype: str, schedule: Scheduling | None = None) -> None:
+    def __init__(self, name: str, hosts: Sequence[int], dtype: str, schedule: Schedule | None = None) -> None:
         self.name = name
         self.schedule = schedule
         self.hosts = tuple(int(host) for host in hosts)
@@ -113,7 +92,7 @@ class ProgramBuilder:
 
     def compute(
         self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
-        work: tuple[Work, ...], action: Labelled | None = None, **fields: Any,
+        work: tuple[Work, ...], action: type[Action[Any]] | None = None, **fields: Any,
     ) -> None:  # fmt: skip
         """Emit an op that computes. ``action``: the action that the policy of slot ``module`` runs in it."""
         label = None if action is None else action.label

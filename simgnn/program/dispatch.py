@@ -3,14 +3,13 @@
 A communicating stream runs its ops in program order. For any other stream the schedule picks one of the ready ops, by
 default the first in program order."""
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from simgnn.errors import BackendError
+from simgnn.errors import PolicyError
 from simgnn.program.ops import Op, Stream
 from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Decision
@@ -219,11 +218,8 @@ class Dispatcher(Generic[What]):
         seen = Observed(self.decisions, {name: other.ended for name, other in self.lanes.items()})
         found = self.schedule.pick(choices, seen, lane.state)
         if not isinstance(found, tuple) or len(found) != 2 or not 0 <= found[0] < len(choices):
-            kind = type(self.schedule)
-            raise BackendError(
-                f"{kind.__module__}.{kind.__qualname__}.pick returned {found!r}, expected a position 0 to "
-                f"{len(choices) - 1} and the state ({sys.modules[kind.__module__].__file__})"
-            )
+            expected = f"a position 0 to {len(choices) - 1} and the state"
+            raise PolicyError.returned(self.schedule, "pick", repr(found), expected)
         choice, lane.state = found
         return lane.ready.pop(choice)
 

@@ -160,6 +160,13 @@ class Program:
         name = self.streams[op.stream].group
         return None if name is None else self.groups[name]
 
+    def team_of(self, op: Op) -> IntArray:
+        """Return a number for each rank, int64 [P], which is the same for ranks that take part in an op together."""
+        group = self.group_of(op)
+        if group is None or group.members == "world":
+            return np.zeros(self.ranks, dtype=np.int64)
+        return np.asarray(self.hosts if group.members == "host" else self.sizes.columns[group.members], dtype=np.int64)
+
 
 def carried(program: Program) -> frozenset[str]:
     """The buffers that outlive a turn: persistent ones, rings, and those read before they are written in a turn."""

@@ -111,7 +111,9 @@ def _encode(value: Any) -> Any:
         return {"decision": value.name, "bound": _encode(value.bound)}
     if is_dataclass(value) and not isinstance(value, type):
         # what has its default value is left out: programs stay readable
-        default = {field.name: _default(field) for field in fields(value)}
+        default = {
+            one.name: one.default_factory() if callable(one.default_factory) else one.default for one in fields(value)
+        }
         return {name: _encode(getattr(value, name)) for name in default if getattr(value, name) != default[name]}
     if isinstance(value, Mapping):
         return {key: _encode(item) for key, item in value.items()}
@@ -120,10 +122,6 @@ def _encode(value: Any) -> Any:
     if isinstance(value, StrEnum):
         return value.value
     return value
-
-
-def _default(field: Any) -> Any:
-    return field.default_factory() if callable(field.default_factory) else field.default
 
 
 _hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)

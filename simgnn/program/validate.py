@@ -16,7 +16,7 @@ from simgnn.program.kinds import (
     Form,
     OpKind,
 )
-from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Group, Op
+from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Op
 from simgnn.program.program import EVALUATE, Program, Template, Turn
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Size
 
@@ -84,15 +84,15 @@ def _op_faults(program: Program, template: Template, op: Op) -> Iterator[str]:
     if op.form is not None and KIND_OF_FORM[op.form] is not op.kind:
         yield f"the form '{op.form}' is one of {KIND_OF_FORM[op.form]} ops, the op's kind is {op.kind}"
     if op.kind not in COMPUTE_KINDS and op.transfer is None and not op.work and op.kind is not OpKind.BARRIER:
-        yield f"a {op.kind} op needs a transfer"
+        yield f"an op of kind {op.kind} needs a transfer"
     if op.transfer is not None:
         yield from _size_faults(program, op.transfer.rows)
         if type(op.transfer.row_bytes) is not int or op.transfer.row_bytes < 0:
             yield f"bytes of a row: got {op.transfer.row_bytes!r}, expected a whole number of at least 0"
     if op.kind in PAIRWISE_KINDS and op.route is None:
-        yield f"a {op.kind} op needs a route"
+        yield f"an op of kind {op.kind} needs a route"
     if op.kind in GROUP_KINDS and op.stream in program.streams and program.streams[op.stream].group is None:
-        yield f"a {op.kind} op needs a stream with a process group; '{op.stream}' has none"
+        yield f"an op of kind {op.kind} needs a stream with a process group; '{op.stream}' has none"
 
 
 def _access_faults(program: Program, access: Access) -> Iterator[str]:
@@ -180,7 +180,7 @@ def _route_faults(program: Program, route: Route) -> Iterator[str]:
 def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
     group = program.group_of(op)
     assert group is not None
-    ids = _member_ids(program, group)
+    ids = program.team_of(op)
     if op.ranks is not None:
         taking_part = program.sizes.columns[op.ranks].reshape(program.ranks, -1)
         for identifier in np.unique(ids):
@@ -200,14 +200,6 @@ def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
             yield f"route '{op.route}' leaves group '{group.name}'"
         if op.kind is OpKind.EXCHANGE and op.transfer is not None and op.transfer.decision is None:
             yield from _conservation_faults(program, op, route, op.transfer.row_bytes)
-
-
-def _member_ids(program: Program, group: Group) -> IntArray:
-    if group.members == "world":
-        return np.zeros(program.ranks, dtype=np.int64)
-    if group.members == "host":
-        return np.asarray(program.hosts, dtype=np.int64)
-    return program.sizes.columns[group.members]
 
 
 def _conservation_faults(program: Program, op: Op, route: Route, row_bytes: int) -> Iterator[str]:

@@ -52,7 +52,7 @@ def test_one_rank_and_no_edges(policy: Partitioner) -> None:
 
 @pytest.mark.parametrize("policy", ALL, ids=repr)
 def test_more_ranks_than_vertices_is_refused(policy: Partitioner) -> None:
-    with pytest.raises(ConfigError, match=r"partition\.kind.*7 ranks.*5 vertices.*ranks"):
+    with pytest.raises(ConfigError, match=r"cluster\.ranks_per_host: got 7 ranks.*at most 5"):
         partitioned(policy, graph_of(np.array([[0, 1]]), 5), hosts(7), seed=0)
     with pytest.raises(ConfigError, match="0 ranks"):
         partitioned(policy, graph_of(np.array([[0, 1]]), 5), hosts(0), seed=0)

@@ -15,8 +15,8 @@ from simgnn.emit.caches.row_cache import (
     SelectMoved,
 )
 from simgnn.emit.sync import Stage, Sync, buffer_name, land, pack, receiving_buffer
-from simgnn.policy import Codec
-from simgnn.program.builder import Labelled, ProgramBuilder
+from simgnn.policy import Action, Codec, row_bytes_of
+from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Column, Decision, Scratch, Size, Terms, rows_of
@@ -53,13 +53,13 @@ class CachedStage:
         land(self.builder, self.sync, self.stage)
 
     def reset(
-        self, who: str, action: Labelled, renewed: str, states: list[str], rows: Size, **options: str | int
+        self, who: str, action: type[Action[Any]], renewed: str, states: list[str], rows: Size, **options: str | int
     ) -> None:
         """Zero the rows of ``states`` that the buffer ``renewed`` marks; ``rows``: the number of rows of a state."""
         work = tuple(self.work("elementwise", rows, passes=1) for _ in states)
         self.compute(f"reset/{who}", OpKind.SELECT, action, [renewed, *states], states, work, (), **options)
 
-    def send_moved(self, encoding: Labelled, plain: int) -> None:
+    def send_moved(self, encoding: type[Action[Any]], plain: int) -> None:
         """Send the rows that changed enough since they were last sent; the action ``encoding`` encodes them. ``plain``:
         see :meth:`coding_copies`."""
         builder, stage = self.builder, self.stage
@@ -134,7 +134,7 @@ class CachedStage:
 
     @property
     def row_bytes(self) -> int:
-        return self.codec.row_bytes(self.sync.width, self.builder.dtype)
+        return row_bytes_of(self.codec, self.sync.width, self.builder.dtype)
 
     @cached_property
     def leaving(self) -> Decision:
@@ -183,8 +183,8 @@ class CachedStage:
         return self.builder.row_work(primitive, rows, self.sync.width, **sizes)
 
     def compute(
-        self, part: str, kind: OpKind, action: Labelled, reads: list[str], writes: list[str], work: tuple[Work, ...],
-        scratch: Terms = (), **options: str | int,
+        self, part: str, kind: OpKind, action: type[Action[Any]], reads: list[str], writes: list[str],
+        work: tuple[Work, ...], scratch: Terms = (), **options: str | int,
     ) -> None:  # fmt: skip
         """Emit an op that runs an action of the policy."""
         self.builder.compute(

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.program.dispatch import Order
-from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template, Turn
 
@@ -96,7 +95,7 @@ def _compile_template(program: Program, template: Template, leader: tuple[int, .
         if by_host:
             runs = runs & (np.array(leader) == np.arange(program.ranks))
         parents = tuple((d.op, d.steps_back + program.calendar.steps * d.epochs_back) for d in op.after)
-        team = _team(program, op)
+        team = program.team_of(op)
         members = {int(g): tuple(np.flatnonzero(runs & (team == g)).tolist()) for g in np.unique(team)}
         group = program.group_of(op)
         backend = "default" if group is None else group.backend
@@ -110,12 +109,3 @@ def _orders(program: Program, template: Template, ops: list[CompiledOp]) -> tupl
     runs = np.array([compiled.runs for compiled in ops], dtype=np.bool_).reshape(len(ops), program.ranks).T
     made = {tuple(row): Order.of(program, template, row) for row in np.unique(runs, axis=0).tolist()}
     return tuple(made[tuple(row)] for row in runs.tolist())
-
-
-def _team(program: Program, op: Op) -> NDArray[np.int64]:
-    group = program.group_of(op) if op.kind in GROUP_KINDS else None
-    if group is None or group.members == "world":
-        return np.zeros(program.ranks, dtype=np.int64)
-    if group.members == "host":
-        return np.asarray(program.hosts, dtype=np.int64)
-    return np.asarray(program.sizes.columns[group.members], dtype=np.int64)
