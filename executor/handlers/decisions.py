@@ -11,11 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.recording.failure import place_of
 from executor.state.buffers import Now
 from executor.state.context import GroupHandle, Handler, RankContext, policy_context
 from simgnn.errors import BackendError
-from simgnn.policy import Action, PolicyError
+from simgnn.policy import Action
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
 from simgnn.registry import is_external
@@ -42,10 +41,7 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
         for name in persistent:
             store.release(name)
         here, read = where(now), [get(now) for get in getters]
-        try:
-            written = action.run(here, *read)
-        except PolicyError as error:
-            raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
+        written = action.run(here, *read)
         for put, value in zip(setters, written, strict=True):
             put(now, value)
         decided = action.decided(here, read, written)
