@@ -306,10 +306,11 @@ def decoded(codec: Codec, context: PolicyContext, packed: Array, width: int, dty
 def expect(owner: object, method: str, found: Array, shape: tuple[int, ...], dtype: str, like: Array) -> Array:
     """Return ``found``, which a method of a policy or action returned. Raises :class:`PolicyError` if it has another
     shape or type, or is no array of the kind and device of ``like``."""
-    # the device of a NumPy array is a word, so it differs from that of a tensor
-    if getattr(found, "shape", None) == shape and _dtype(found) == dtype and _device(found) == _device(like):
+    # the device of a NumPy array is a word (and NumPy 1 has none), so it differs from that of a tensor
+    place, there = (getattr(array, "device", "cpu") for array in (found, like))
+    if getattr(found, "shape", None) == shape and _dtype(found) == dtype and place == there:
         return found
-    raise wrong(owner, method, found, f"{dtype} {list(shape)} ({type(like).__name__}, {_device(like)})")
+    raise wrong(owner, method, found, f"{dtype} {list(shape)} ({type(like).__name__}, {there})")
 
 
 def expect_numbers(owner: object, method: str, found: Any, count: int, what: str = "numbers") -> tuple[float, ...]:
@@ -327,7 +328,7 @@ def wrong(owner: object, method: str, found: Any, expected: str) -> PolicyError:
     """Return the error for what a method of a policy or action returned, with its class and file."""
     kind, got = type(owner), " ".join(repr(found).split())[:100]
     if hasattr(found, "shape") and hasattr(found, "dtype"):
-        got = f"{_dtype(found)} {list(found.shape)} ({type(found).__name__}, {_device(found)})"
+        got = f"{_dtype(found)} {list(found.shape)} ({type(found).__name__}, {getattr(found, 'device', 'cpu')})"
     file = sys.modules[kind.__module__].__file__
     return PolicyError(f"{kind.__module__}.{kind.__qualname__}.{method} returned {got}, expected {expected} ({file})")
 
@@ -335,10 +336,6 @@ def wrong(owner: object, method: str, found: Any, expected: str) -> PolicyError:
 def _dtype(found: Array) -> str:
     """Return an array's element type as programs write it, such as "float32"."""
     return str(found.dtype).removeprefix("torch.")
-
-
-def _device(found: Array) -> Any:
-    return getattr(found, "device", "cpu")  # arrays of NumPy 1 have none
 
 
 class Refusal(NamedTuple):

@@ -101,7 +101,8 @@ class Interpreter:
                 for slot in step.free:
                     values[slot] = None
         except BaseException as error:
-            raise_at(self.context.rank, now.epoch, f"op '{step.name if step else ''}'", error)
+            name = step.name if step else ""
+            raise_at(f"rank {self.context.rank}, epoch {now.epoch + 1}, op '{name}'", error)  # users count from 1
 
 
 def clock_of(device: torch.device) -> Callable[[], Any]:

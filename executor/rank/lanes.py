@@ -207,7 +207,7 @@ class Lanes:
         try:
             self._execute(job)
         except BaseException as error:
-            raise_at(self.context.rank, job.turn.epoch, f"op '{job.ready.name}'", error)
+            raise_at(f"rank {self.context.rank}, epoch {job.turn.epoch + 1}, op '{job.ready.name}'", error)
         return True
 
     def _take(self, lane: Lane[Running]) -> Job[Running] | None:
@@ -215,8 +215,8 @@ class Lanes:
         try:
             return self._dispatcher.take(lane)
         except BaseException as error:
-            epoch, stream = lane.ready[0].turn.epoch, lane.stream.name
-            raise_at(self.context.rank, epoch, f"stream '{stream}'", error, passes=KeyboardInterrupt)
+            epoch, stream = lane.ready[0].turn.epoch + 1, lane.stream.name
+            raise_at(f"rank {self.context.rank}, epoch {epoch}, stream '{stream}'", error, passes=KeyboardInterrupt)
 
     def _execute(self, job: Job[Running]) -> None:
         running = job.turn.what
@@ -277,8 +277,4 @@ class Lanes:
             )
             if turn.left:
                 self._active[now.count] = turn
-            self._dispatcher.open(turn, self._before)
-
-    def _before(self, turn: OpenTurn[Running], position: int, back: int, name: str) -> list[OpenTurn[Running]]:
-        other = self._active.get(turn.number - back)
-        return [] if other is None else [other]
+            self._dispatcher.open(turn, lambda now, _, back, name: filter(None, [self._active.get(now.number - back)]))

@@ -147,9 +147,7 @@ class Session:
             self.history.settle()
             done = epochs[-1] + 1
             if done == self.start + 1:
-                self.interpreter.record = self.recorder
-                self.memory.reset()
-                self.world.barrier()  # else the first rank's next epoch would wait for memory pages of the last rank
+                self._measured()
             if done == plan.epochs or (every and done % every == 0):
                 self._evaluate(done - 1)
             saving = bool(keep) and done % keep == 0 and done < plan.epochs
@@ -178,9 +176,7 @@ class Session:
         self.interpreter.evaluate(epoch)
         self.context.network.set_training(True)
         if measures:
-            self.interpreter.record = self.recorder
-            self.memory.reset()
-            self.world.barrier()  # as after the first epoch
+            self._measured()
         self._evaluated = True
         if self.model is not None:
             self.model.evaluated(self.history.accuracy())
@@ -189,6 +185,11 @@ class Session:
         """Measure memory after each op, as long as the memory recorder measures."""
         if self.memory.measures:
             self.interpreter.record = NotedMemory(self.recorder, self.memory)
+
+    def _measured(self) -> None:
+        self.interpreter.record = self.recorder
+        self.memory.reset()
+        self.world.barrier()  # else the first rank's next epoch would wait for memory pages of the last rank
 
     def _trained(self, now: Now, metrics: torch.Tensor) -> None:
         """Record a step's metrics, and print each finished epoch, but not the last one before the driver stops for an

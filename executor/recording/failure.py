@@ -37,11 +37,9 @@ class NonFiniteError(BackendError):
     """Raised on all ranks alike when the loss is not finite any more."""
 
 
-def raise_at(
-    rank: int, epoch: int, what: str, error: BaseException, passes: type[BaseException] = BackendError
-) -> NoReturn:
-    """Raise what :func:`failure_of` returns for the error of an op, or of the choice of one (``what``)."""
-    found = failure_of(f"rank {rank}, epoch {epoch + 1}, {what}", error, passes)  # users count epochs from 1
+def raise_at(where: str, error: BaseException, passes: type[BaseException] = BackendError) -> NoReturn:
+    """Raise what :func:`failure_of` returns for the error of an op, or of the choice of one."""
+    found = failure_of(where, error, passes)
     raise found from error.__cause__ if found is error else error
 
 

@@ -152,7 +152,7 @@ class GuardedBlocks:
         self._wire = BlockWire(builder, sync, codec)
         self.keeps_sent = guards.by_values or guards.own_copy
         self._versions, self._active = f"versions/{sync.point}", f"active/{sync.point}"
-        self._sent = f"sent/{sync.point}"
+        self._sent, self._point = f"sent/{sync.point}", f"agreed/{sync.point}"
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
         """Emit the choice of blocks to send; if it depends on values, ranks compare theirs and share flags first."""
@@ -187,10 +187,6 @@ class GuardedBlocks:
         if self.guards.oldest_epochs is None:
             return None, {}
         return self._versions, {"versions": self._versions, "oldest_epochs": self.guards.oldest_epochs}
-
-    @property
-    def _point(self) -> str:
-        return f"agreed/{self.sync.point}"
 
     def _select(
         self, part: str, action: Labelled, reads: list[str], writes: list[str], passes: int,
