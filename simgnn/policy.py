@@ -3,7 +3,6 @@
 A policy of a user imports this module, :mod:`simgnn.emit` and the nouns of :mod:`simgnn.program`, nothing else.
 """
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -203,6 +202,10 @@ class Action(ABC, Generic[Owner]):
         """The decisions of this turn to record, by name, from the arrays that the op read and wrote."""
         return {}
 
+    def shared(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, float]:
+        """Numbers that must be the same on all ranks, by name. The executor compares those of a user's policy."""
+        return {}
+
 
 class EncodeRows(Action["Codec"]):
     """Encode the rows of a transfer as the bytes to send."""
@@ -289,36 +292,54 @@ def row_bytes_of(codec: Codec, width: int, dtype: str) -> int:
     """Bytes of one row that ``codec`` encodes. Raises :class:`PolicyError` for what is no number of bytes."""
     found = codec.row_bytes(width, dtype)
     if isinstance(found, bool) or not isinstance(found, Integral) or not 0 <= found <= MOST_ROW_BYTES:
-        raise PolicyError.returned(codec, "row_bytes", repr(found), f"a whole number from 0 to {MOST_ROW_BYTES:,}")
+        raise wrong(codec, "row_bytes", found, f"a whole number from 0 to {MOST_ROW_BYTES:,}")
     return int(found)
 
 
 def encoded(codec: Codec, context: PolicyContext, rows: Array, names: Array) -> Array:
     """Encode rows with ``codec``. Raises :class:`PolicyError` for a result of another shape or type."""
     row_bytes = row_bytes_of(codec, rows.shape[1], _dtype(rows))
-    return expect(codec, "encode", codec.encode(context, rows, names), (rows.shape[0], row_bytes), "uint8")
+    return expect(codec, "encode", codec.encode(context, rows, names), (rows.shape[0], row_bytes), "uint8", rows)
 
 
 def decoded(codec: Codec, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
     """Decode rows with ``codec``, with the checks of :func:`encoded`."""
-    return expect(codec, "decode", codec.decode(context, packed, width, dtype), (packed.shape[0], width), dtype)
+    found = codec.decode(context, packed, width, dtype)
+    return expect(codec, "decode", found, (packed.shape[0], width), dtype, packed)
 
 
-def expect(policy: Policy, method: str, found: Array, shape: tuple[int, ...], dtype: str) -> Array:
-    """Return ``found``, which a policy's method returned. Raises :class:`PolicyError` if its shape or type is wrong."""
-    got = tuple(getattr(found, "shape", ())), _dtype(found)
-    if got == (shape, dtype):
+def expect(owner: object, method: str, found: Array, shape: tuple[int, ...], dtype: str, like: Array) -> Array:
+    """Return ``found``, which a method of a policy or action returned. Raises :class:`PolicyError` if it has another
+    shape or type, or is no array of the kind and device of ``like``."""
+    # the device of a NumPy array is a word (and NumPy 1 has none), so it differs from that of a tensor
+    place, there = (getattr(array, "device", "cpu") for array in (found, like))
+    if getattr(found, "shape", None) == shape and _dtype(found) == dtype and place == there:
         return found
-    kind = type(policy)
-    raise PolicyError(
-        f"{kind.__module__}.{kind.__qualname__}.{method} returned {got[1]} {list(got[0])}, expected {dtype} "
-        f"{list(shape)} ({sys.modules[kind.__module__].__file__})"
-    )
+    raise wrong(owner, method, found, f"{dtype} {list(shape)} ({type(like).__name__}, {there})")
+
+
+def expect_numbers(owner: object, method: str, found: Any, count: int, what: str = "numbers") -> tuple[float, ...]:
+    """Return what a method returned as ``count`` numbers, or raise :class:`PolicyError`."""
+    try:
+        given = tuple(map(float, found))
+    except (TypeError, ValueError):
+        given = None
+    if given is None or len(given) != count:
+        raise wrong(owner, method, found, f"{count} {what}")
+    return given
+
+
+def wrong(owner: object, method: str, found: Any, expected: str) -> PolicyError:
+    """Return the error for what a method of a policy or action returned, with its class and file."""
+    got = " ".join(repr(found).split())[:100]
+    if hasattr(found, "shape") and hasattr(found, "dtype"):
+        got = f"{_dtype(found)} {list(found.shape)} ({type(found).__name__}, {getattr(found, 'device', 'cpu')})"
+    return PolicyError.returned(owner, method, got, expected)
 
 
 def _dtype(found: Array) -> str:
-    """Return an array's element type as programs write it, such as "float32"; for anything else, its class."""
-    return str(getattr(found, "dtype", type(found).__name__)).removeprefix("torch.")
+    """Return an array's element type as programs write it, such as "float32"."""
+    return str(found.dtype).removeprefix("torch.")
 
 
 class Refusal(NamedTuple):

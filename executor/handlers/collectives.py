@@ -147,10 +147,5 @@ def allgather(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def barrier(op: Op, template: Template, context: RankContext) -> Handler:
-    group = context.group(op)
-
-    def run(now: Now) -> None:
-        if group.process_group is not None:
-            dist.barrier(group=group.process_group)
-
-    return run
+    group = context.group(op).process_group
+    return lambda now: None if group is None else dist.barrier(group=group)

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from executor.recording.failure import place_of
 from executor.state.buffers import Now
 from executor.state.context import GroupHandle, Handler, RankContext, policy_context
+from simgnn.emit.batches.on_rank import RankAction
 from simgnn.errors import BackendError
-from simgnn.policy import Action, PolicyError
+from simgnn.policy import Action, expect, wrong
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
+from simgnn.program.sizes import Decision
 from simgnn.registry import is_external
 
 BEFORE = Now(0, 0, 0)
@@ -36,42 +37,62 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
     for name in persistent:
         store.reserve(name)
     # tests prove that shipped policies agree; if a user's do not, ranks would wait for each other forever
-    checked = context.control if is_external(action.owner) else None
+    owned = is_external(action.owner)
+    check = result_check(op, action, context) if owned and not isinstance(action, RankAction) else None
 
     def run(now: Now) -> None:
         for name in persistent:
             store.release(name)
         here, read = where(now), [get(now) for get in getters]
-        try:
-            written = action.run(here, *read)
-        except PolicyError as error:
-            raise BackendError(f"{place_of(context.rank, now, op.name)}: {error}") from error
+        written = action.run(here, *read)
+        if check is not None:
+            check(now, written)
         for put, value in zip(setters, written, strict=True):
             put(now, value)
         decided = action.decided(here, read, written)
-        if checked is not None:
-            check_agreement(checked, action, {name: decided[name] for name in here.guards if name in decided})
+        if owned and context.control is not None:
+            guards = {name: decided[name] for name in here.guards if name in decided}
+            check_agreement(context.control, action, {**guards, **action.shared(here, read, written)})
         for name, value in decided.items():
             context.decide(now, name, value)
 
     return run
 
 
-def check_agreement(control: GroupHandle, action: Action[Any], guards: Mapping[str, int]) -> None:
-    """Raise :class:`BackendError` on all ranks if two ranks decided differently whether ops run (``guards``)."""
-    if not guards or control.process_group is None:
+def result_check(op: Op, action: Action[Any], context: RankContext) -> Callable[[Now, Any], None]:
+    """Return a check of what a user's action returns: an array of the type, device and shape of each buffer that the op
+    writes. Rows of width 1 may be numbers; of rows that a policy decides there may be fewer than planned."""
+    planned = [context.program.buffers[access.buffer] for access in context.handed_over(op.writes)]
+    likes = [torch.empty(0, device=context.store.place(buffer.name)) for buffer in planned]
+
+    def check(now: Now, written: Any) -> None:
+        if not isinstance(written, tuple) or len(written) != len(planned):
+            raise wrong(action, "run", written, f"a tuple of {len(planned)} arrays")
+        for buffer, like, value in zip(planned, likes, written, strict=True):
+            rows, shape = context.store.rows(buffer.rows, now), getattr(value, "shape", ())
+            if isinstance(buffer.rows, Decision) and shape:
+                rows = min(rows, shape[0])
+            planned_shape = (rows,) if buffer.width == 1 and len(shape) == 1 else (rows, buffer.width)
+            expect(action, "run", value, planned_shape, buffer.dtype, like)
+
+    return check
+
+
+def check_agreement(control: GroupHandle, action: Action[Any], told: Mapping[str, float]) -> None:
+    """Raise :class:`BackendError` on all ranks if two ranks have different numbers: whether ops run, a state."""
+    if not told or control.process_group is None:
         return
-    mine = torch.tensor([guards[name] for name in sorted(guards)], dtype=torch.int64)
+    mine = torch.tensor([told[name] for name in sorted(told)], dtype=torch.float64)
     found = [torch.empty_like(mine) for _ in control.members]
     dist.all_gather(found, mine, group=control.process_group)
-    differing = [rank for rank, other in zip(control.members, found, strict=True) if not other.equal(found[0])]
-    if differing:
-        kind = type(action.owner)
+    differs = [not other.view(torch.int64).equal(found[0].view(torch.int64)) for other in found]  # NaN equals NaN
+    if any(differs):
+        kind, other = type(action.owner), differs.index(True)
+        first, second = ([int(n) if n.is_integer() else n for n in found[at].tolist()] for at in (0, other))
         raise BackendError(
             f"{kind.__module__}.{kind.__qualname__} decided differently in {action.label}: rank {control.members[0]} "
-            f"{found[0].tolist()}, rank {differing[0]} {found[differing[0]].tolist()} for {', '.join(sorted(guards))}; "
-            "expected the same decision on all ranks: make it depend on the arguments only "
-            f"({sys.modules[kind.__module__].__file__})"
+            f"{first}, rank {control.members[other]} {second} for {', '.join(sorted(told))}; expected the same on all "
+            f"ranks: make it depend on nothing that differs by rank ({sys.modules[kind.__module__].__file__})"
         )
 
 

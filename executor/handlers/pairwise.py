@@ -49,7 +49,11 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
             context.arrived(op, now, group.members, receive)
 
     else:
-        counts = _counts_of_route(op, context, group)
+        route = context.route(op)
+        send_rows, receive_rows = ([rows[one] for one in group.members] for rows in (route.send, route.receive))
+
+        def counts(now: Now, packed: torch.Tensor) -> tuple[list[int], list[int], int] | None:
+            return None if route.empty else (send_rows, receive_rows, 0)
 
     def run(now: Now) -> Sent | None:
         packed = read(now)
@@ -66,14 +70,6 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
         return Sent(0, 0, header + sent, messages) if control else Sent(sent, 0, header, messages)
 
     return run
-
-
-def _counts_of_route(op: Op, context: RankContext, group: GroupHandle) -> Counts:
-    route = context.route(op)
-    if route.empty:
-        return lambda now, packed: None
-    send, receive = ([rows[member] for member in group.members] for rows in (route.send, route.receive))
-    return lambda now, packed: (send, receive, 0)
 
 
 def _counts_of_turn(op: Op, context: RankContext, group: GroupHandle) -> Counts:

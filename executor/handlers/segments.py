@@ -8,8 +8,9 @@ import torch
 
 from executor.layers.tape import Tape
 from executor.state.buffers import Now
-from executor.state.context import Handler, Kept, RankContext, Reversible
+from executor.state.context import Handler, RankContext, Reversible
 from simgnn.errors import BackendError
+from simgnn.policy import PolicyError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 
@@ -31,24 +32,19 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
     check = _shape_check(op, context, own)
     names = [access.buffer for access in context.handed_over(op.reads)]
     reverse = next((other for other in template.ops if other.reverses == op.name), None)
-    if reverse is None:
-
-        def evaluate(now: Now) -> None:
-            outputs = _listed(function(*[get(now) for get in getters]))
-            check(outputs, now)
-            for put, output in zip(setters, outputs, strict=True):
-                put(now, output)
-
-        return evaluate
-    learned = {reverse.gradients[a.buffer] for a in reverse.writes if a.buffer in reverse.gradients}
-    wanted = [name in learned for name in names]
-    kept = context.segment_of(template, op.name)
+    gradients = {} if reverse is None else {a.buffer: reverse.gradients.get(a.buffer) for a in reverse.writes}
+    wanted = [name in gradients.values() for name in names]
+    kept = None if reverse is None else context.segment_of(template, op.name)
     remember = _under_autograd if own else run_on_tape
 
     def forward(now: Now) -> None:
-        outputs, reversible = remember(function, [get(now) for get in getters], wanted)
+        inputs = [get(now) for get in getters]
+        if kept is None:
+            outputs = _listed(function(*inputs))
+        else:
+            outputs, reversible = remember(function, inputs, wanted)
+            kept[now.count] = reversible
         check(outputs, now)
-        kept.put(now, reversible)
         for put, output in zip(setters, outputs, strict=True):
             put(now, output)
 
@@ -83,6 +79,7 @@ COPY_FIRST = "use operations that make new rows (torch.relu(x), x * 2), or x = x
 
 def _guarded(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
     """Wrap a user's segment so that it raises an error if it changes its input rows, which other ops read again."""
+    named = f"{op.segment} of layer {op.layer}"
 
     def run(*rows: torch.Tensor) -> Any:
         before = [one._version for one in rows]
@@ -91,13 +88,9 @@ def _guarded(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
         except RuntimeError as error:
             if "in-place operation" not in str(error):
                 raise
-            raise BackendError(
-                f"op '{op.name}' ({op.segment} of layer {op.layer}) changes its input rows ({error}); {COPY_FIRST}"
-            ) from error
+            raise PolicyError(f"{named} changes its input rows ({error}); {COPY_FIRST}") from error
         if [one._version for one in rows] != before:
-            raise BackendError(
-                f"op '{op.name}' ({op.segment} of layer {op.layer}) changes its input in place; {COPY_FIRST}"
-            )
+            raise PolicyError(f"{named} changes its input in place; {COPY_FIRST}")
         return found
 
     return run
@@ -129,7 +122,7 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
     if position is None:
         raise BackendError(f"op '{op.name}' reverses '{op.reverses}', which the template '{template.name}' lacks")
     source, store = template.ops[position], context.store
-    kept: Kept = context.segment_of(template, source.name)
+    kept = context.segment_of(template, source.name)
     outputs = [access.buffer for access in context.handed_over(source.writes)]
     incoming = {op.gradients[a.buffer]: store.getter(a) for a in op.reads if a.buffer in op.gradients}
     getters = [incoming.get(name) for name in outputs]
@@ -138,7 +131,7 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
     setters = [(store.setter(access), context.program.buffers[access.buffer]) for access in learning]
 
     def backward(now: Now) -> None:
-        gradients = kept.take(now).backward([None if get is None else get(now) for get in getters])
+        gradients = kept.pop(now.count).backward([None if get is None else get(now) for get in getters])
         for (put, buffer), gradient in zip(setters, gradients, strict=True):
             put(now, store.zeros(buffer, now) if gradient is None else gradient)
 
@@ -148,20 +141,21 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
 def _shape_check(op: Op, context: RankContext, own: bool) -> Callable[[Sequence[torch.Tensor], Now], None]:
     """Check that a layer's output has the planned width and, in a user's ``own`` layer, the planned number of rows."""
     planned = [context.program.buffers[access.buffer] for access in context.handed_over(op.writes)]
+    named = f"{op.segment} of layer {op.layer}"
 
     def check(outputs: Sequence[torch.Tensor], now: Now) -> None:
         for buffer, output in zip(planned, outputs, strict=True):
             if own and len(output) != context.store.rows(buffer.rows, now):
-                raise BackendError(
-                    f"op '{op.name}' ({op.segment} of layer {op.layer}) gave {len(output)} rows, the program planned "
-                    f"{context.store.rows(buffer.rows, now)} for buffer '{buffer.name}': aggregate and update must "
-                    "give one row for each of the rank's own vertices, prepare one for each row of its input"
+                raise PolicyError(
+                    f"{named} gave {len(output)} rows, expected {context.store.rows(buffer.rows, now)} for buffer "
+                    f"'{buffer.name}': aggregate and update must give one row for each of the rank's own vertices, "
+                    "prepare one for each row of its input"
                 )
             if output.layout is torch.strided and output.shape[-1] != buffer.width:
-                raise BackendError(
-                    f"op '{op.name}' ({op.segment} of layer {op.layer}) gave rows of width {output.shape[-1]}, the "
-                    f"program planned {buffer.width} for buffer '{buffer.name}': if prepare returns another width than "
-                    "width_out, declare it in a static method prepared_width(width_in, width_out)"
+                raise PolicyError(
+                    f"{named} gave rows of width {output.shape[-1]}, expected {buffer.width} for buffer "
+                    f"'{buffer.name}': if prepare returns another width than width_out, declare it in a static method "
+                    "prepared_width(width_in, width_out)"
                 )
 
     return check

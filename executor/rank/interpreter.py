@@ -14,10 +14,9 @@ import torch
 
 from executor.rank.compile import Coming, Observe, Step, compile_program
 from executor.rank.lanes import Lanes, Record, Workers
-from executor.recording.failure import op_failure
+from executor.recording.failure import raise_at
 from executor.state.buffers import Now
 from executor.state.context import NOTHING, RankContext
-from simgnn.errors import BackendError
 from simgnn.program.dispatch import Picks
 from simgnn.program.program import EVALUATE, Program
 
@@ -101,11 +100,9 @@ class Interpreter:
                     add(now, step.op_id, issued, clock(), sent or NOTHING)
                 for slot in step.free:
                     values[slot] = None
-        except BackendError:
-            raise
-        except Exception as error:
-            op = None if step is None else self.program.ops[step.op_id][1]
-            raise op_failure(op, now, self.context.rank, error) from error
+        except BaseException as error:
+            name = step.name if step else ""
+            raise_at(f"rank {self.context.rank}, epoch {now.epoch + 1}, op '{name}'", error)  # users count from 1
 
 
 def clock_of(device: torch.device) -> Callable[[], Any]:

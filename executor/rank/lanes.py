@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from executor.rank.compile import Coming, CompiledTemplate, Step
-from executor.recording.failure import op_failure
+from executor.recording.failure import raise_at
 from executor.state.buffers import Now
 from executor.state.context import NOTHING, RankContext, Sent
 from simgnn.errors import BackendError
@@ -180,7 +180,7 @@ class Lanes:
             try:
                 while self._take_and_run(lane, until_idle=False):
                     pass
-            except BaseException as error:  # raised by the schedule's ``pick``
+            except BaseException as error:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -198,7 +198,7 @@ class Lanes:
                     return False
                 if until_idle and self._ended >= self._every:
                     return True
-                job = None if lane is None else self._dispatcher.take(lane)
+                job = None if lane is None else self._take(lane)
                 if job is not None:
                     break
                 if until_idle and not self._active and self._next_turn is None:
@@ -207,9 +207,16 @@ class Lanes:
         try:
             self._execute(job)
         except BaseException as error:
-            self._fail(self._failure(job, error))
-            return False
+            raise_at(f"rank {self.context.rank}, epoch {job.turn.epoch + 1}, op '{job.ready.name}'", error)
         return True
+
+    def _take(self, lane: Lane[Running]) -> Job[Running] | None:
+        """Take the op that a stream runs next, which the schedule may pick."""
+        try:
+            return self._dispatcher.take(lane)
+        except BaseException as error:
+            epoch, stream = lane.ready[0].turn.epoch + 1, lane.stream.name
+            raise_at(f"rank {self.context.rank}, epoch {epoch}, stream '{stream}'", error, passes=KeyboardInterrupt)
 
     def _execute(self, job: Job[Running]) -> None:
         running = job.turn.what
@@ -270,15 +277,4 @@ class Lanes:
             )
             if turn.left:
                 self._active[now.count] = turn
-            self._dispatcher.open(turn, self._before)
-
-    def _before(self, turn: OpenTurn[Running], position: int, back: int, name: str) -> list[OpenTurn[Running]]:
-        other = self._active.get(turn.number - back)
-        return [] if other is None else [other]
-
-    def _failure(self, job: Job[Running], error: BaseException) -> BaseException:
-        if isinstance(error, BackendError) or not isinstance(error, Exception):
-            return error
-        running, context = job.turn.what, self.context
-        op = context.program.ops[running.template.steps[job.position].op_id][1]
-        return op_failure(op, running.now, context.rank, error)
+            self._dispatcher.open(turn, lambda now, _, back, name: filter(None, [self._active.get(now.number - back)]))

@@ -19,7 +19,7 @@ from executor.rank.assemble import rank_context, warm_up_for
 from executor.rank.compile import Observe
 from executor.rank.interpreter import SPAN, Interpreter
 from executor.rank.lanes import Workers
-from executor.recording.failure import outside_ops, write_failure
+from executor.recording.failure import failure_of, write_failure
 from executor.recording.metrics import History
 from executor.recording.report import FIRST, LAST, TOLD, write_counts, write_report
 from executor.recording.side_records import Notes
@@ -32,7 +32,7 @@ from executor.state.plan import RunPlan
 from executor.world.environment import LAUNCHER, TESTBED, threads_per_rank
 from executor.world.machines import one_machine_notes
 from executor.world.member import join, process_groups, wake_groups
-from simgnn.errors import BackendError, SimgnnError
+from simgnn.errors import SimgnnError
 from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
 from simgnn.program.kinds import OpKind
@@ -53,9 +53,10 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
         session = Session(plan, device, resume)
         session.run()
         return 0
-    except (Exception, SystemExit) as fault:  # code of a user may exit
-        raised = fault if isinstance(fault, Exception) else BackendError(f"a policy or layer called sys.exit({fault})")
-        error = outside_ops(rank, raised) if torch.distributed.is_initialized() else raised
+    except KeyboardInterrupt:
+        raise
+    except BaseException as raised:  # code of a user may exit
+        error = failure_of(f"rank {rank}", raised)
         if not isinstance(error, SimgnnError):  # a bug of ours: the place matters
             traceback.print_exc()
         if (root / "plan").is_dir():
@@ -146,9 +147,7 @@ class Session:
             self.history.settle()
             done = epochs[-1] + 1
             if done == self.start + 1:
-                self.interpreter.record = self.recorder
-                self.memory.reset()
-                self.world.barrier()  # else the first rank's next epoch would wait for memory pages of the last rank
+                self._measured()
             if done == plan.epochs or (every and done % every == 0):
                 self._evaluate(done - 1)
             saving = bool(keep) and done % keep == 0 and done < plan.epochs
@@ -177,9 +176,7 @@ class Session:
         self.interpreter.evaluate(epoch)
         self.context.network.set_training(True)
         if measures:
-            self.interpreter.record = self.recorder
-            self.memory.reset()
-            self.world.barrier()  # as after the first epoch
+            self._measured()
         self._evaluated = True
         if self.model is not None:
             self.model.evaluated(self.history.accuracy())
@@ -188,6 +185,11 @@ class Session:
         """Measure memory after each op, as long as the memory recorder measures."""
         if self.memory.measures:
             self.interpreter.record = NotedMemory(self.recorder, self.memory)
+
+    def _measured(self) -> None:
+        self.interpreter.record = self.recorder
+        self.memory.reset()
+        self.world.barrier()  # else the first rank's next epoch would wait for memory pages of the last rank
 
     def _trained(self, now: Now, metrics: torch.Tensor) -> None:
         """Record a step's metrics, and print each finished epoch, but not the last one before the driver stops for an

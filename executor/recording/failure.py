@@ -6,16 +6,12 @@ import site
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 import simgnn
 from simgnn.errors import BackendError, SimgnnError
-from simgnn.program.kinds import GROUP_KINDS, OpKind
-from simgnn.program.ops import Op
+from simgnn.policy import PolicyError
 from simgnn.tomlfile import write_atomically
-
-if TYPE_CHECKING:
-    from executor.state.buffers import Now
 
 SOURCE_PLACE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|cu):\d+\]\s*")
 CHATTER = "Check the logs"
@@ -41,40 +37,34 @@ class NonFiniteError(BackendError):
     """Raised on all ranks alike when the loss is not finite any more."""
 
 
-def place_of(rank: int, now: "Now", op: str) -> str:
-    """Describe where an op failed. Epochs count from 1, as in all that users read."""
-    return f"rank {rank}, epoch {now.epoch + 1}, op '{op}'"
+def raise_at(where: str, error: BaseException, passes: type[BaseException] = BackendError) -> NoReturn:
+    """Raise what :func:`failure_of` returns for the error of an op, or of the choice of one."""
+    found = failure_of(where, error, passes)
+    raise found from error.__cause__ if found is error else error
 
 
-def op_failure(op: Op | None, now: "Now", rank: int, error: Exception) -> BackendError:
-    """Return the error of a failed op, with its place. A failed communication means that another rank is gone."""
-    if op is None:
-        return BackendError(f"rank {rank}: {error}")
-    where = place_of(rank, now, op.name)
-    message = _first_line(error)
-    if (op.kind in GROUP_KINDS or op.kind is OpKind.PEER_READ) and _is_transport(error):
-        return _lost(where, message)
+def failure_of(where: str, error: BaseException, passes: type[BaseException] = Exception) -> BaseException:
+    """Return what a rank reports of an error: its place ``where``, and the method and file of a user's own code.
+
+    An error of the communication backend in any op or outside ops means that another rank is gone. Errors of the class
+    ``passes`` without code of a user stay as they are, since they are the same on all ranks or bugs of ours."""
+    message, own = _first_line(error), _place(error)
+    if not own and _is_transport(error):
+        reason = message.partition(CHATTER)[0].rstrip(" .")
+        return LostPeerError(
+            f"{where}: lost contact with another rank ({reason}); it died, or was silent for longer than train.timeout"
+        )
     if type(error).__name__ in OUT_OF_MEMORY or "can't allocate memory" in message:
         return BackendError(f"{where}: out of memory ({message}); use more ranks or narrower layers")
-    return BackendError(f"{where}: {type(error).__name__}: {message}{_place(error)}")
-
-
-def outside_ops(rank: int, error: Exception) -> Exception:
-    """Return the error of a rank outside an op. An error of the communication backend, such as in a barrier or a sum of
-    the driver's own, means that another rank is gone."""
-    if isinstance(error, SimgnnError) or not _is_transport(error):
+    unplaced = isinstance(error, passes) and not own and not isinstance(error, PolicyError)
+    if unplaced or isinstance(error, KeyboardInterrupt):
         return error
-    return _lost(f"rank {rank}", _first_line(error))
-
-
-def _lost(where: str, message: str) -> LostPeerError:
-    reason = message.partition(CHATTER)[0].rstrip(" .")
-    return LostPeerError(
-        f"{where}: lost contact with another rank ({reason}); it died, or was silent for longer than train.timeout"
+    return BackendError(
+        f"{where}: {error if isinstance(error, SimgnnError) else f'{type(error).__name__}: {message}'}{own}"
     )
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Return the place in a user's own code where an error was raised; empty if it was in simgnn or in a library."""
     libraries = (*site.getsitepackages(), sysconfig.get_path("stdlib"))
     known = [Path(__file__).parents[1], Path(simgnn.__file__).parent, *map(Path, libraries)]
@@ -104,7 +94,7 @@ def clear_failures(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _is_transport(error: Exception) -> bool:
+def _is_transport(error: BaseException) -> bool:
     """Return whether an error comes from the communication backend, not from a handler's own work."""
     words = ("gloo", "connection", "timed out", "timeout", "nccl", "peer")
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)

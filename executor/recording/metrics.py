@@ -36,12 +36,11 @@ class History:
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(metrics.device))
         self._coming.append((now, host, event))
-        while self._coming and self._coming[0][2].query():
-            arrived, numbers, _ = self._coming.popleft()
-            self._note(arrived, numbers)
+        self.settle(wait=False)
 
-    def settle(self) -> None:
-        while self._coming:
+    def settle(self, wait: bool = True) -> None:
+        """Check the numbers that have arrived, or all after a wait."""
+        while self._coming and (wait or self._coming[0][2].query()):
             now, numbers, event = self._coming.popleft()
             event.synchronize()
             self._note(now, numbers)

@@ -82,22 +82,8 @@ class Reversible(Protocol):
         """Return gradients of the inputs that need one, from the gradients of the outputs; None: no gradient."""
 
 
-class Kept:
-    """The saved states (:class:`Reversible`) of one forward op, by training step."""
-
-    __slots__ = ("_turns",)
-
-    def __init__(self) -> None:
-        self._turns: dict[int, Reversible] = {}
-
-    def put(self, now: Now, reversible: Reversible) -> None:
-        self._turns[now.count] = reversible
-
-    def take(self, now: Now) -> Reversible:
-        """Remove and return the state that was saved in this step."""
-        return self._turns.pop(now.count)
-
-
+Kept = dict[int, Reversible]
+"""The saved states of one forward op, by training step."""
 Pairs = dict[tuple[int, int], list[int]]
 
 
@@ -206,7 +192,7 @@ class RankContext:
 
     def segment_of(self, template: Template, op: str) -> Kept:
         """Return the saved states of a forward op of a template, for its backward op."""
-        return self.kept.setdefault((template.name, op), Kept())
+        return self.kept.setdefault((template.name, op), {})
 
     def pair_counters(self, now: Now, op_id: int, target: int) -> list[list[int]]:
         """Return the counters [messages, bytes] to which a message is added: of the run, and of epochs in ``apart``."""

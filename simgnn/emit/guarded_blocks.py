@@ -11,7 +11,7 @@ from simgnn.emit.blocks import Arrived, BlockSync, BlockTransfer, BlockWire
 from simgnn.emit.freshness import MovesBlocks
 from simgnn.errors import BackendError
 from simgnn.model.costs import pass_over
-from simgnn.policy import Action, Array, Codec, Policy, PolicyContext, PolicyError
+from simgnn.policy import Action, Array, Codec, Policy, PolicyContext, PolicyError, expect_numbers, wrong
 from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
@@ -48,10 +48,11 @@ class FlagChange(Action[ComparesBlocks]):
     def run(self, context: PolicyContext, rows: Array, sent: Array | None) -> tuple[Array, ...]:
         """Return the flag, uint8 [1, 1] (1 if nothing was sent yet), and the change, float64 [1, 2]."""
         xp = array_namespace(rows)
-        change = None if sent is None else self.owner.change(rows, sent)
-        wants = change is None or not change.small
-        numbers = [0.0, 0.0] if change is None else list(change)
-        return xp.asarray([[int(wants)]], dtype=xp.uint8), xp.asarray([numbers], dtype=xp.float64)
+        change, wants = Change(0.0, 0.0), True
+        if sent is not None:
+            change = Change(*expect_numbers(self.owner, "change", self.owner.change(rows, sent), 2))
+            wants = not change.small
+        return xp.asarray([[int(wants)]], dtype=xp.uint8), xp.asarray([list(change)], dtype=xp.float64)
 
 
 class Agree(Action["GuardsBlocks"]):
@@ -67,9 +68,12 @@ class Agree(Action["GuardsBlocks"]):
         xp = array_namespace(versions)
         last = [int(number) + NEVER for number in _numbers(versions)]
         wanted = None if flags is None else [int(flag) for flag in _numbers(flags)]
-        active = [bool(sends) for sends in self.owner.agree(context, last, wanted)]
-        if len(active) != context.ranks:
-            raise PolicyError(f"{type(self.owner).__name__}.agree returned {len(active)} values, not {context.ranks}")
+        found = self.owner.agree(context, last, wanted)
+        active = [bool(sends) for sends in expect_numbers(self.owner, "agree", found, context.ranks, "booleans")]
+        for root in range(context.ranks):
+            guarded = root != context.rank and f"{context.options['point']}/root-{root}" in context.guards
+            if guarded and last[root] == NEVER and not active[root]:
+                raise wrong(self.owner, "agree", found, f"True for rank {root}, whose block was never sent")
         if change is not None and last[context.rank] != NEVER and not active[context.rank]:
             gap, limit = _numbers(change)
             if not gap <= limit:
@@ -148,7 +152,7 @@ class GuardedBlocks:
         self._wire = BlockWire(builder, sync, codec)
         self.keeps_sent = guards.by_values or guards.own_copy
         self._versions, self._active = f"versions/{sync.point}", f"active/{sync.point}"
-        self._sent = f"sent/{sync.point}"
+        self._sent, self._point = f"sent/{sync.point}", f"agreed/{sync.point}"
 
     def begin(self, after: tuple[Dependency, ...]) -> None:
         """Emit the choice of blocks to send; if it depends on values, ranks compare theirs and share flags first."""
@@ -183,10 +187,6 @@ class GuardedBlocks:
         if self.guards.oldest_epochs is None:
             return None, {}
         return self._versions, {"versions": self._versions, "oldest_epochs": self.guards.oldest_epochs}
-
-    @property
-    def _point(self) -> str:
-        return f"agreed/{self.sync.point}"
 
     def _select(
         self, part: str, action: type[Action[Any]], reads: list[str], writes: list[str], passes: int,

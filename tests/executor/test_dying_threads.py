@@ -59,8 +59,9 @@ def test_a_pick_that_fails_ends_the_run_whichever_stream_it_chooses_for(stream: 
     context = world_context(program, 0, {"rows": torch.ones(1, 1)})
     interpreter = Interpreter(program, context, Notes(), schedule=_Refusing(stream))
     error = _error_of(lambda: interpreter.train(range(3)))
-    assert isinstance(error, LookupError)
-    assert str(error) == f"no choice for {stream}"
+    assert isinstance(error, BackendError)
+    said = f"rank 0, epoch 1, stream '{stream}': LookupError: no choice for {stream} (in _Refusing.pick, at "
+    assert str(error).startswith(said)
     interpreter.close()
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from executor.launch.launcher import Seat, _reason, launch
-from executor.recording.failure import LostPeerError, outside_ops, read_failures, write_failure
+from executor.recording.failure import LostPeerError, failure_of, read_failures, write_failure
 from executor.recording.trace import read_part
 from simgnn.errors import BackendError
 from tests.executor.forked import ForkedSession
@@ -239,7 +239,7 @@ def test_what_gloo_advises_is_left_out() -> None:
         "[/src/gloo/transport/tcp/pair.cc:547] Read error [127.0.0.1]:5902: Connection reset by peer. This is "
         "typically caused by a remote worker. Check the logs of the remote worker before reporting an error. GLHF! 🏖️"
     )
-    assert str(outside_ops(0, error)) == (
+    assert str(failure_of("rank 0", error)) == (
         "rank 0: lost contact with another rank (Read error [127.0.0.1]:5902: Connection reset by peer. This is "
         "typically caused by a remote worker); it died, or was silent for longer than train.timeout"
     )

@@ -113,7 +113,7 @@ def test_a_stateless_policy_needs_one_method_and_reads_no_state() -> None:
     ops = {op.name: op for op in builder.templates["steady"]}
     assert [access.buffer for access in ops["forward/1/select"].reads] == ["rows", "sent/1/forward"]
     assert {op.action for op in ops.values() if op.module is not None} == {"SelectMoved", "EncodeMoved", "DecodeMoved"}
-    with pytest.raises(PolicyError, match=r"Shapeless\.moved returned float64 \[2\], expected bool \[2\]"):
+    with pytest.raises(PolicyError, match=r"Shapeless\.moved returned float64 \[2\] .*expected bool \[2\]"):
         moved_rows(Shapeless(), HERE, np.ones((2, 3)), np.ones((2, 3)), None)
 
 
@@ -173,7 +173,7 @@ class Short(SkipBroadcast):
 
 
 def test_too_few_guards_are_rejected() -> None:
-    with pytest.raises(PolicyError, match=r"Short\.agree returned 1 values, not 2"):
+    with pytest.raises(PolicyError, match=r"Short\.agree returned .*expected 2 booleans"):
         Agree(Short(), Plain()).run(HERE, np.zeros((2, 1), np.int64))
 
 

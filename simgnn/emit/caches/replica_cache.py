@@ -2,9 +2,9 @@
 
 Rows of masters that have mirrors are a rank's *shared* rows, in ascending order, one row each."""
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from array_api_compat import array_namespace, device
 
@@ -30,12 +30,12 @@ class Settle(Action[ChoosesRows]):
         return settled, xp.asarray(settled, copy=True), xp.any(far, axis=1, keepdims=True)
 
 
-class _Reset(Action[ChoosesRows]):
-    """Set the state kept between epochs to zero in rows whose reference was replaced (:class:`Settle`)."""
+class ResetMirrors(Action[ChoosesRows]):
+    """Set the kept state of received rows (in wire order) to zero if their reference was replaced (:class:`Settle`)."""
 
-    @abstractmethod
     def rows(self, context: PolicyContext) -> Array:
-        """The local row of each row of the states."""
+        """Return the local row of each row of the states."""
+        return context.arriving
 
     def run(self, context: PolicyContext, renewed: Array, *states: Array) -> tuple[Array, ...]:
         """Set rows of ``states`` to zero, in place, where ``renewed``, bool [local rows, 1], marks their local row."""
@@ -45,21 +45,14 @@ class _Reset(Action[ChoosesRows]):
         return states
 
 
-class ResetMasters(_Reset):
+class ResetMasters(ResetMirrors):
     """Set the kept state of shared masters to zero if their reference was replaced (:class:`Settle`)."""
 
     def rows(self, context: PolicyContext) -> Array:
         return shared_rows(context)
 
 
-class ResetMirrors(_Reset):
-    """Set the kept state of received rows (in wire order) to zero if their reference was replaced (:class:`Settle`)."""
-
-    def rows(self, context: PolicyContext) -> Array:
-        return context.arriving
-
-
-class ResetLeaving(_Reset):
+class ResetLeaving(ResetMirrors):
     """Set the kept state of sent rows (in wire order) to zero if their reference was replaced (:class:`Settle`)."""
 
     def rows(self, context: PolicyContext) -> Array:
@@ -144,15 +137,18 @@ class Announce(Action[ChoosesRows]):
 
 
 class EncodeSums(Action[ChoosesRows]):
-    """Encode the published sums, each once: their change, or without a codec the sums themselves."""
+    """Encode the published sums, each once: their change, or without a codec the sums themselves. ``hands_on``: it also
+    returns published rows, for other replicas on the host."""
+
+    hands_on: ClassVar[bool] = False
 
     def run(
         self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
     ) -> tuple[Array, ...]:
         """Return the rows to send, in wire order; with a codec also ``published``, the sums as all copies hold them."""
         packed = self.packed(context, chosen, sums, published)
-        wire = self.addressed(context, packed, chosen, mask)
-        return (wire,) if published is None else (wire, published)
+        news = (packed,) if self.hands_on else ()
+        return (self.addressed(context, packed, chosen, mask), *news, *(() if published is None else (published,)))
 
     def packed(self, context: PolicyContext, chosen: Array, sums: Array, published: Array | None) -> Array:
         """Encode the chosen sums, in the order of ``chosen``; with a codec, update ``published``."""
@@ -175,14 +171,9 @@ class EncodeSums(Action[ChoosesRows]):
 
 
 class EncodeNews(EncodeSums):
-    """As :class:`EncodeSums`, where hosts add up first: also returns published rows, for other replicas on the host."""
+    """As :class:`EncodeSums`, where hosts add up first."""
 
-    def run(
-        self, context: PolicyContext, chosen: Array, mask: Array, sums: Array, published: Array | None = None
-    ) -> tuple[Array, ...]:
-        packed = self.packed(context, chosen, sums, published)
-        wire = self.addressed(context, packed, chosen, mask)
-        return (wire, packed) if published is None else (wire, packed, published)
+    hands_on: ClassVar[bool] = True
 
 
 class FindNews(Action[ChoosesRows]):

@@ -11,7 +11,7 @@ from array_api_compat import array_namespace, device
 
 from simgnn.emit.arrays import dtype_name, pick_rows, places_of, put_rows
 from simgnn.emit.caches.masks import received_mask, sent_mask
-from simgnn.policy import Action, Array, Codec, Metrics, Policy, PolicyContext, decoded, encoded, expect
+from simgnn.policy import Action, Array, Codec, Metrics, Policy, PolicyContext, decoded, encoded, expect, expect_numbers
 
 IndexForm = Literal["bitmap", "ids"]
 State = tuple[float, ...]
@@ -28,11 +28,12 @@ class ChoosesRows(Policy, ABC):
         """Choose which of ``rows`` [n, F] travel, bool [n]. ``cached``: rows as last sent, zeros at the beginning."""
 
     def init(self, context: PolicyContext) -> State:
-        """Return the state before the first epoch."""
+        """Return the state before the first epoch, ``state_width`` numbers. The executor compares it across ranks when
+        the first epoch ends."""
         return ()
 
     def end_epoch(self, context: PolicyContext, metrics: Metrics, state: State) -> State:
-        """Return the state after an epoch. Must be a pure function, so that all ranks compute the same state."""
+        """Return the state after an epoch. Must be a pure function: a run ends if two ranks compute other states."""
         return state
 
     def index_form(self) -> IndexForm:
@@ -95,14 +96,20 @@ class EndEpoch(Action[ChoosesRows]):
 
     def run(self, context: PolicyContext, metrics: Array, state: Array) -> tuple[Array, ...]:
         """Return the stored state, float64 [1, numbers + 1]."""
-        found = self.owner.end_epoch(context, Metrics.of(metrics), loaded(self.owner, context, state))
-        xp = array_namespace(state)
-        return (xp.asarray([[*found, 1.0]], dtype=xp.float64, device=device(state)),)
+        owner, xp = self.owner, array_namespace(state)
+        found = owner.end_epoch(context, Metrics.of(metrics), loaded(owner, context, state))
+        numbers = expect_numbers(owner, "end_epoch", found, owner.state_width)
+        return (xp.asarray([[*numbers, 1.0]], dtype=xp.float64, device=device(state)),)
 
     def decided(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, int]:
         """Return the number of correct and of all training rows."""
         point, metrics = context.options["point"], Metrics.of(read[0])
         return {f"{point}/correct": int(metrics.correct), f"{point}/count": int(metrics.count)}
+
+    def shared(self, context: PolicyContext, read: Sequence[Array], written: Sequence[Array]) -> Mapping[str, float]:
+        """Return the state before and after the epoch."""
+        before, after = loaded(self.owner, context, read[1]), written[0][0].tolist()
+        return {f"state {index}": number for index, number in enumerate((*before, *after))}
 
 
 ROW_ACTIONS = (SelectMoved, EncodeMoved, DecodeMoved, ListRows, MaskRows, EndEpoch)
@@ -111,10 +118,15 @@ ROW_ACTIONS = (SelectMoved, EncodeMoved, DecodeMoved, ListRows, MaskRows, EndEpo
 def moved_rows(policy: ChoosesRows, context: PolicyContext, rows: Array, cached: Array, state: Array | None) -> Array:
     """Return which rows travel, bool [n]. The policy tests each row, and by itself each of its last ``divisors``
     elements (an option of the op), by which others are divided: a row travels if any of these tests chooses it."""
-    numbers, width = loaded(policy, context, state), rows.shape[1]
-    found = expect(policy, "moved", policy.moved(context, rows, cached, numbers), (rows.shape[0],), "bool")
+    numbers, (count, width) = loaded(policy, context, state), rows.shape
+
+    def test(part: slice) -> Array:
+        found = policy.moved(context, rows[:, part], cached[:, part], numbers)
+        return expect(policy, "moved", found, (count,), "bool", rows)
+
+    found = test(slice(width))
     for column in range(width - int(context.options.get("divisors", 0)), width):
-        found = found | policy.moved(context, rows[:, column : column + 1], cached[:, column : column + 1], numbers)
+        found = found | test(slice(column, column + 1))
     return found
 
 
@@ -123,7 +135,7 @@ def loaded(policy: ChoosesRows, context: PolicyContext, state: Array | None) -> 
     if state is None:
         return ()
     *numbers, begun = array_namespace(state).reshape(state, (-1,)).tolist()
-    return tuple(numbers) if begun else policy.init(context)
+    return tuple(numbers) if begun else expect_numbers(policy, "init", policy.init(context), policy.state_width)
 
 
 def coded_change(

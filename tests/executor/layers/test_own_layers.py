@@ -51,9 +51,9 @@ def test_ranks_and_seeds_draw_differently() -> None:
 @pytest.mark.parametrize(
     ("layer", "told"),
     [
-        ("Halving", r"op '.*/1/prepare' .*changes its input in place; .*clone\(\)"),
-        ("InPlace", r"op 'forward/1/update' .*changes its input .*clone\(\)"),
-        ("Short", r"op '.*aggregate' .*gave 89 rows, the program planned 90"),
+        ("Halving", r"op '.*/1/prepare': .*changes its input in place; .*clone\(\)"),
+        ("InPlace", r"rank 0, epoch 1, op 'forward/1/update': .*changes its input .*clone\(\)"),
+        ("Short", r"op '.*aggregate': .*gave 89 rows, expected 90"),
         ("Broken", r"ValueError: my bug \(in .*, at .*own_layers\.py:\d+\)"),
     ],
 )

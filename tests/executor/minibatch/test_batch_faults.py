@@ -13,7 +13,7 @@ import pytest
 from executor.minibatch.batches import DrawnBatches, PartedBatches
 from executor.minibatch.input_rows import StagedRows
 from executor.rank.session import run_rank
-from executor.recording.failure import LostPeerError, outside_ops, read_failures
+from executor.recording.failure import LostPeerError, failure_of, read_failures
 from executor.state.plan import RunPlan
 from executor.store.shared import FOLDER
 from executor.world.environment import LAUNCHER, RENDEZVOUS
@@ -139,8 +139,10 @@ def test_damaged_batches_of_a_rank_end_the_run_on_all_before_training(tmp_path: 
 
 def test_a_lost_peer_is_told_as_one_outside_of_ops_too() -> None:
     """Where a driver's own barrier or sum breaks, the rank that died has the reason."""
-    told = outside_ops(2, RuntimeError("[/src/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]"))
+    told = failure_of(
+        "rank 2", RuntimeError("[/src/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]")
+    )
     assert isinstance(told, LostPeerError)
     assert str(told).startswith("rank 2: lost contact with another rank (Connection closed by peer [127.0.0.1])")
     for other in (ValueError("no peer"), RuntimeError("a bug"), BackendError("Gloo said no")):
-        assert outside_ops(2, other) is other
+        assert failure_of("rank 2", other) is other
