@@ -82,8 +82,11 @@ def is_external(policy: Policy) -> bool:
 
 
 def source_digest(policy: Policy) -> str:
-    """Return the SHA-256 of the file that defines a user's policy; "" for a shipped policy."""
-    return hashlib.sha256(Path(inspect.getfile(type(policy))).read_bytes()).hexdigest() if is_external(policy) else ""
+    """Return the SHA-256 of a user's policy's file and of loaded modules in its folder; "" for a shipped policy."""
+    loaded = {str(getattr(module, "__file__", "")) for module in [*sys.modules.values()] if is_external(policy)}
+    folder = Path(inspect.getfile(type(policy))).resolve().parent
+    beside = [Path(name).read_bytes() for name in sorted(loaded) if Path(name).resolve().parent == folder]
+    return hashlib.sha256(b"".join(beside)).hexdigest() if beside else ""
 
 
 def folder_of(policy: Policy) -> str:

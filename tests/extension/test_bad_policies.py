@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from simgnn.cli.main import invoke
+from simgnn.registry import add_to_path, policy_class, source_digest
 from tests.extension.worlds import policies
 
 EXPERIMENT = """\
@@ -288,3 +289,17 @@ def test_an_action_that_no_policy_lists(folder: Path, capsys: pytest.CaptureFixt
     assert status == 2, said
     assert all(word in said for word in ("needs the action 'JoinRounds'", f"{folder.name}.py", "TwoRounds")), said
     assert not (folder / "out").exists()
+
+
+def test_a_changed_helper_makes_a_partition_anew(folder: Path) -> None:
+    helper, name = folder / f"{folder.name}_helper.py", folder.name
+    helper.write_text("HEIGHT = 1\n")
+    (folder / f"{name}.py").write_text(
+        f"import {name}_helper\n{HEAD}class Own(Codec):\n    encode = decode = row_bytes = None"
+    )
+    add_to_path(str(folder))
+    kind = policy_class("codec", f"{name}:Own")
+    before = source_digest(kind())
+    assert before == source_digest(kind()) != ""
+    helper.write_text("HEIGHT = 2\n")
+    assert source_digest(kind()) != before
