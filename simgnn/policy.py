@@ -33,7 +33,6 @@ cannot be replayed; only what the model learns; or neither."""
 Array = Any
 """An array of the Python array API standard: a NumPy array, or a tensor of any device."""
 Resource = TypeVar("Resource")
-MOST_ROW_BYTES = 2**40
 
 
 class RefusedRowsError(PolicyError):
@@ -185,6 +184,8 @@ class Action(ABC, Generic[Owner]):
     """Name of the action in stored programs: by default that of the class."""
     starts_from_zeros: ClassVar[bool] = True
     """Whether state reads as zeros, allocated before the run, until its first write. Otherwise it reads as None."""
+    calls: ClassVar[str] = ""
+    """The method of the policy whose values ranks compare, for messages; "" if that is ``run`` of the action."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -290,9 +291,13 @@ class Codec(CodecTraits, ABC):
 
 def row_bytes_of(codec: Codec, width: int, dtype: str) -> int:
     """Bytes of one row that ``codec`` encodes. Raises :class:`PolicyError` for what is no number of bytes."""
-    found = codec.row_bytes(width, dtype)
-    if isinstance(found, bool) or not isinstance(found, Integral) or not 0 <= found <= MOST_ROW_BYTES:
-        raise wrong(codec, "row_bytes", found, f"a whole number from 0 to {MOST_ROW_BYTES:,}")
+    return expect_whole(codec, "row_bytes", codec.row_bytes(width, dtype), 0)
+
+
+def expect_whole(owner: object, method: str, found: Any, least: int, most: int = 1 << 40) -> int:
+    """Return what a method returned as a whole number from ``least`` to ``most``, or raise :class:`PolicyError`."""
+    if isinstance(found, bool) or not isinstance(found, Integral) or not least <= int(found) <= most:
+        raise wrong(owner, method, found, f"a whole number from {least} to {most:,}")
     return int(found)
 
 
@@ -555,7 +560,9 @@ class MiniBatchSchedule(Schedule):
     def stream(self, nature: Nature, op: Op) -> Stream:
         """The stream of the op's nature; that of drawing runs as many ops at once as batches are drawn at once."""
         found = super().stream(nature, op)
-        return replace(found, servers=self.drawing_threads) if nature is Nature.DRAWING else found
+        if nature is not Nature.DRAWING:
+            return found
+        return replace(found, servers=expect_whole(self, "drawing_threads", self.drawing_threads, 1))
 
     def fitted(self, batches: int) -> "MiniBatchSchedule":
         """A copy for a run of ``batches`` batches, which keeps no memory for more of them."""

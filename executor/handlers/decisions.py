@@ -4,22 +4,21 @@ State is a buffer that the op reads and writes; an action may change it in place
 state reads as zeros. It is allocated before the run, so that the first epoch takes as much memory as later epochs.
 """
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from executor.recording.failure import place_of
 from executor.state.buffers import Now
 from executor.state.context import GroupHandle, Handler, RankContext, policy_context
 from simgnn.emit.batches.on_rank import RankAction
-from simgnn.errors import BackendError
-from simgnn.policy import Action, expect, wrong
+from simgnn.policy import Action, PolicyError, expect, wrong
 from simgnn.program.ops import Access, Op
 from simgnn.program.program import Template
 from simgnn.program.sizes import Decision
-from simgnn.registry import is_external
+from simgnn.registry import file_of, is_external
 
 BEFORE = Now(0, 0, 0)
 """A turn in which every persistent buffer has its full size."""
@@ -40,6 +39,8 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
     owned = is_external(action.owner)
     check = result_check(op, action, context) if owned and not isinstance(action, RankAction) else None
 
+    compares = owned and context.control is not None and type(action).shared is not Action.shared
+
     def run(now: Now) -> None:
         for name in persistent:
             store.release(name)
@@ -50,13 +51,22 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
         for put, value in zip(setters, written, strict=True):
             put(now, value)
         decided = action.decided(here, read, written)
-        if owned and context.control is not None:
+        if compares or (owned and here.guards):
             guards = {name: decided[name] for name in here.guards if name in decided}
             check_agreement(context.control, action, {**guards, **action.shared(here, read, written)})
         for name, value in decided.items():
             context.decide(now, name, value)
 
-    return run
+    def run_of_user(now: Now) -> None:
+        try:
+            run(now)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            if place_of(error):
+                raise
+            fault = f"{type(error).__name__}: {error}; a method probably returned another value than its base states"
+            raise PolicyError(f"{named(action)}: {fault} ({file_of(type(action.owner))})") from error
+
+    return run_of_user if owned else run
 
 
 def result_check(op: Op, action: Action[Any], context: RankContext) -> Callable[[Now, Any], None]:
@@ -78,22 +88,27 @@ def result_check(op: Op, action: Action[Any], context: RankContext) -> Callable[
     return check
 
 
-def check_agreement(control: GroupHandle, action: Action[Any], told: Mapping[str, float]) -> None:
-    """Raise :class:`BackendError` on all ranks if two ranks have different numbers: whether ops run, a state."""
-    if not told or control.process_group is None:
+def check_agreement(control: GroupHandle | None, action: Action[Any], told: Mapping[str, float]) -> None:
+    """Raise :class:`PolicyError` on all ranks if two ranks have different numbers: whether ops run, a state."""
+    if control is None or control.process_group is None:
         return
-    mine = torch.tensor([told[name] for name in sorted(told)], dtype=torch.float64)
-    found = [torch.empty_like(mine) for _ in control.members]
-    dist.all_gather(found, mine, group=control.process_group)
-    differs = [not other.view(torch.int64).equal(found[0].view(torch.int64)) for other in found]  # NaN equals NaN
-    if any(differs):
-        kind, other = type(action.owner), differs.index(True)
-        first, second = ([int(n) if n.is_integer() else n for n in found[at].tolist()] for at in (0, other))
-        raise BackendError(
-            f"{kind.__module__}.{kind.__qualname__} decided differently in {action.label}: rank {control.members[0]} "
-            f"{first}, rank {control.members[other]} {second} for {', '.join(sorted(told))}; expected the same on all "
-            f"ranks: make it depend on nothing that differs by rank ({sys.modules[kind.__module__].__file__})"
-        )
+    found: list[Any] = [None] * len(control.members)
+    mine = {name: int(number) if float(number).is_integer() else number for name, number in told.items()}
+    dist.all_gather_object(found, {name: repr(number) for name, number in mine.items()}, group=control.process_group)
+    for rank, other in zip(control.members, found, strict=True):
+        for name in sorted(name for name in {*found[0], *other} if found[0].get(name) != other.get(name)):
+            first, second = found[0].get(name, "absent"), other.get(name, "absent")
+            raise PolicyError(
+                f"{named(action)} decided differently: {name} is {first} on rank {control.members[0]} and {second} on "
+                f"rank {rank}; expected the same on all ranks: make it depend on nothing that differs by rank "
+                f"({file_of(type(action.owner))})"
+            )
+
+
+def named(action: Action[Any]) -> str:
+    """Return the user's method that an action calls, or the action's class if it is the user's own."""
+    own = type(action.owner if action.calls else action)
+    return f"{own.__module__}.{own.__qualname__}.{action.calls or 'run'}"
 
 
 def _state_or_rows(access: Access, context: RankContext) -> Callable[[Now], Any]:

@@ -59,8 +59,7 @@ def dropout(op: Op, template: Template, context: RankContext, batched: bool = Fa
     """Drop random elements of the rows that the op reads first, and write the result; backward drops the same elements
     of the gradient. The second buffer that the op reads begins with the vertices of these rows. The mask depends on
     seed, epoch, layer and vertex only (:mod:`executor.kernels.dropout`), so that copies of a vertex on several ranks
-    stay equal; with ``batched`` also on the mini-batch. ``options["dropped"]``: the share of dropped elements times
-    65,536."""
+    stay equal; with ``batched`` also on the mini-batch. ``options["dropped"]``: their share times 65,536."""
     read, vertices = (context.store.getter(access) for access in op.reads)
     put = context.store.setter(op.writes[0])
     dropped = int(op.options["dropped"])

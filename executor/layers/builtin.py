@@ -144,8 +144,7 @@ class GCN(Layer):
 class SAGE(Layer):
     """act(x W_self + mean over in-edges of x W_neighbor + b). Source: Hamilton et al., NeurIPS 2017, mean aggregator.
 
-    The mean of nothing is 0; no normalisation of the output. Parameters: ``weight_self`` and ``weight_neighbor``
-    [in, out], ``bias`` [out].
+    The mean of nothing is 0. Parameters: ``weight_self`` and ``weight_neighbor`` [in, out], ``bias`` [out].
     """
 
     scaling = "mean"
@@ -174,8 +173,7 @@ class GIN(Layer):
     """act(MLP((1 + eps) x + sum over in-edges of x)), eps = 0. Source: Xu et al., ICLR 2019, equation 4.1.
 
     MLP: Linear(in, hidden), ReLU, Linear(hidden, out); no batch normalisation. ``aggregate`` gives the sum, ``update``
-    adds the own rows. Parameters: ``mlp.0.weight`` [hidden, in], ``mlp.0.bias``, ``mlp.2.weight`` [out, hidden],
-    ``mlp.2.bias``.
+    adds the own rows. Parameters: ``weight`` and ``bias`` of ``mlp.0`` [hidden, in] and ``mlp.2`` [out, hidden].
     """
 
     scaling = "sum"

@@ -121,8 +121,7 @@ def _call(probe: Probe, world: World) -> Run | None:
 
 def _visit(probe: Probe, record: Part, world: World, ahead_s: float, gaps: random.Random) -> None:
     """Run a probe once, or a few times when it is cheap, with all ranks starting together. ``ahead_s``: how far this
-    rank's clock is ahead of rank 0's, by which all times are recorded; ``gaps``: draws this rank's work before the
-    probe."""
+    rank's clock is ahead of rank 0's, by which all times are recorded; ``gaps``: draws work done before it."""
     call, (starts, ends) = _call(probe, world), record
     # decided together: a communication must be called by every rank or by none
     cached = world.any(call is not None and (not ends or ends[-1] - starts[-1] < CACHED_S))

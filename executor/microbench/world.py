@@ -99,8 +99,7 @@ class World:
         return values
 
     def clock_ahead_s(self) -> float:
-        """Measure how many seconds this rank's clock is ahead of rank 0's now. All ranks call it together, repeatedly,
-        since clocks drift."""
+        """Measure by how many seconds this rank's clock is ahead of rank 0's now. All ranks call it together."""
         return clock_offset(list(self.kernels), self.control) if len(set(self.kernels)) > 1 else 0.0
 
     def say(self, text: str) -> None:

@@ -6,11 +6,12 @@ import site
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import simgnn
 from simgnn.errors import BackendError, SimgnnError
-from simgnn.policy import PolicyError
+from simgnn.policy import Policy, PolicyError
+from simgnn.registry import file_of
 from simgnn.tomlfile import write_atomically
 
 SOURCE_PLACE = re.compile(r"\[[^\]]*\.(?:cc|cpp|h|cu):\d+\]\s*")
@@ -48,7 +49,7 @@ def failure_of(where: str, error: BaseException, passes: type[BaseException] = E
 
     An error of the communication backend in any op or outside ops means that another rank is gone. Errors of the class
     ``passes`` without code of a user stay as they are, since they are the same on all ranks or bugs of ours."""
-    message, own = _first_line(error), _place(error)
+    message, own = _first_line(error), place_of(error)
     if not own and _is_transport(error):
         reason = message.partition(CHATTER)[0].rstrip(" .")
         return LostPeerError(
@@ -64,15 +65,22 @@ def failure_of(where: str, error: BaseException, passes: type[BaseException] = E
     )
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Return the place in a user's own code where an error was raised; empty if it was in simgnn or in a library."""
+    own = _policy_folders(Policy)
     libraries = (*site.getsitepackages(), sysconfig.get_path("stdlib"))
     known = [Path(__file__).parents[1], Path(simgnn.__file__).parent, *map(Path, libraries)]
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         path = Path(frame.f_code.co_filename)
-        if path.is_file() and not any(path.is_relative_to(folder) for folder in known):
+        if path.is_file() and (path.parent in own or not any(path.is_relative_to(folder) for folder in known)):
             return f" (in {frame.f_code.co_qualname}, at {path}:{line})"
     return ""
+
+
+def _policy_folders(base: type[Any]) -> set[Path]:
+    """Return the folders of users' policies that derive from ``base``; installed ones lie among libraries."""
+    own = set() if base.__module__.startswith("simgnn.") else {Path(file_of(base)).parent}
+    return own.union(*map(_policy_folders, base.__subclasses__()))
 
 
 def write_failure(folder: Path, rank: int, error: BaseException) -> None:

@@ -17,8 +17,7 @@ from simgnn.record.result import Accuracy
 class History:
     """Losses by epoch and evaluations, the same on every rank since they are sums over all ranks.
 
-    On a GPU numbers are copied to the host asynchronously and checked when they have arrived, at the latest in
-    :meth:`settle`.
+    On a GPU numbers are copied to the host asynchronously, and checked in :meth:`settle` at the latest.
     """
 
     def __init__(self) -> None:

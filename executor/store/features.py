@@ -57,8 +57,7 @@ class Places:
 
 
 class FeatureStore:
-    """One rank's access to the store. ``group``: all P ranks, on the CPU. One thread per rank makes all calls in
-    order."""
+    """One rank's access to the store. ``group``: all P ranks, on the CPU. One thread per rank makes all calls."""
 
     def __init__(self, places: Places, group: GroupHandle) -> None:
         assert group.members == tuple(range(places.serving.ranks)), "the store's group is all ranks"

@@ -25,8 +25,7 @@ LOOK_S = 1.0
 
 
 class Made(NamedTuple):
-    """Result of bringing a testbed up: whether anything was ``made``, and how a replaced one of its name
-    ``differs``."""
+    """Result of bringing a testbed up: whether anything was ``made``, and how a replaced one ``differs``."""
 
     made: bool
     differs: tuple[str, ...] = ()

@@ -220,8 +220,7 @@ def _port(host: HostPlace) -> str:
 
 
 def _pair(one: str, first: str, other: str, second: str) -> None:
-    """Make two joined interfaces, each inside its namespace: up, without IPv6, with a known packet size and queues as
-    large as the shaper's."""
+    """Make two joined interfaces, each inside its namespace: up, without IPv6, with queues as large as the shaper's."""
     size = ("mtu", str(MTU_BYTES), "txqueuelen", str(QUEUE_BYTES // MTU_BYTES))
     peer = ("peer", "name", second, "netns", other, *size)
     call("ip", "link", "add", first, "netns", one, *size, "type", "veth", *peer)

@@ -296,8 +296,7 @@ def _median(result: Result) -> float:
 
 
 def _traffic_differs(first: RunDirectory, second: RunDirectory, column: str) -> int:
-    """Sum of absolute differences in traffic over ops and rank pairs, without evaluations, which simulations may
-    skip."""
+    """Sum of absolute differences in traffic over ops and rank pairs, but not those of evaluations."""
     tables = []
     for run in (first, second):
         ops: pd.DataFrame = read_table(run.ops).to_pandas()

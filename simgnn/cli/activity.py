@@ -48,8 +48,7 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
     """Return the decisions for a simulation (those of the run in ``root``, and those that the policy alone determines)
     and the run's accuracy.
 
-    Raises :class:`ConfigError` if decisions are needed and no run is named, or if the run failed or is of another
-    experiment.
+    Raises :class:`ConfigError` if decisions are needed and no run is named, or it failed or is of another experiment.
     """
     experiment, program = prepared.experiment, prepared.planned.program
     scheduled = experiment.freshness.scheduled(program, experiment.train.epochs)

@@ -38,8 +38,8 @@ def from_bytes(packed: Array, dtype: str) -> Array:
     if not packed.shape[0]:
         return xp.empty((0, packed.shape[1] // np.dtype(dtype).itemsize), dtype=kind, device=device(packed))
     flat = xp.reshape(packed, (-1,))  # as one line: torch sees no wider items in rows of odd strides
-    if is_torch_array(flat) and flat.storage_offset() % kind.itemsize:
-        flat = xp.asarray(flat, copy=True)  # nor where they do not begin at a multiple of an item
+    if is_torch_array(flat) and (flat.stride(0) > 1 or flat.storage_offset() % kind.itemsize):
+        flat = xp.asarray(flat, copy=True)  # nor where they do not begin at a multiple of an item or lie apart
     return xp.reshape(flat.view(kind), (packed.shape[0], -1))
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.sync import Phase
 from simgnn.policy import Codec, DecodeRows, EncodeRows, row_bytes_of
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
 from simgnn.program.sizes import Scratch, Size

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Protocol
 
 from simgnn.emit.batches.staging import Staging
 from simgnn.emit.blocks import ExpandBlocks
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.segments import Segments
 from simgnn.emit.sync import Expand
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import Choices, CodecTraits, CommunicationTraits, Moves, Refusal
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import Size
 
 

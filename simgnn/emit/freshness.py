@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from simgnn.emit.blocks import BlockSync, BlockTransfer
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.sync import Reference, Sync
 from simgnn.model.spec import LayerSpec
 from simgnn.policy import Codec, FreshnessTraits, Moves
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 

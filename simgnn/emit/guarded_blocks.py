@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 from array_api_compat import array_namespace
 
 from simgnn.emit.blocks import Arrived, BlockSync, BlockTransfer, BlockWire
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.freshness import MovesBlocks
 from simgnn.errors import BackendError
 from simgnn.model.costs import pass_over
 from simgnn.policy import Action, Array, Codec, Policy, PolicyContext, PolicyError, expect_numbers, wrong
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Guard
 
@@ -57,6 +57,8 @@ class FlagChange(Action[ComparesBlocks]):
 
 class Agree(Action["GuardsBlocks"]):
     """Decide which roots send, identically on all ranks."""
+
+    calls = "agree"
 
     def run(
         self, context: PolicyContext, versions: Array, flags: Array | None = None, change: Array | None = None

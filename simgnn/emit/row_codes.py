@@ -21,8 +21,7 @@ class RowCodes(Codec):
     byte. Exact where max = min. Rows that hold NaN or infinity, or whose range overflows, are rejected.
 
     ``feedback``: a sender whose receivers keep copies stores what they decode, so that an error is part of the next
-    difference; else the exact row, and errors accumulate. Only caches (freshness "adaptive-vertex") send
-    differences."""
+    difference; else the exact row, and errors accumulate. Only caches send differences."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 

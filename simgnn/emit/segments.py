@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from simgnn.emit.batches.names import VERTICES
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.names import Names
 from simgnn.model import costs
 from simgnn.model.costs import Piece, RowSet, passing_rows, reversing_rows, saved_rows
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import work_of
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.sizes import NO_SCRATCH, Scratch, Size, Terms, rows_of

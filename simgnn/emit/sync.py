@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.policy import Codec, DecodeRows, EncodeRows, row_bytes_of
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.program import EVALUATE
 from simgnn.program.sizes import Route, Scratch, Size, reverse_of

@@ -80,8 +80,7 @@ class Experiment(BaseModel):
 
         ``origin`` returns where a key path was written, for messages; ``trains`` = False leaves out the checks that
         only matter when the partition is trained on; ``stated`` returns whether a user wrote a key path: other options
-        fall back to their default if they have no effect. Raises :class:`ConfigError` with every fault, one line
-        each."""
+        fall back to their default if they have no effect. Raises :class:`ConfigError` with a line for each fault."""
         known = ("name", "seed", *SECTIONS, *SLOTS)
         problems = [
             line((key,), f"unknown key{nearest(key, known)}; known keys: {', '.join(known)}", origin)

@@ -133,8 +133,7 @@ class Primitive:
         return ("call", *self.features(dict.fromkeys(SIZES, np.ones(1))))
 
     def grid(self) -> dict[str, FloatArray]:
-        """Return all combinations of the sizes in :attr:`sweep`, as arrays of equal length. Indices are assumed to be
-        uniformly random."""
+        """Return all combinations of the sizes in :attr:`sweep`, as arrays of equal length, with random indices."""
         axes = {name: values for name, values in self.sweep.items() if isinstance(values, tuple)}
         columns = dict(zip(axes, np.array(list(product(*axes.values()))).T, strict=True))
         count = len(next(iter(columns.values())))

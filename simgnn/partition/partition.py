@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.policy import Cut, Partitioner
+from simgnn.policy import Assignment, Cut, Partitioner, wrong
 from simgnn.program.sizes import IntArray
 from simgnn.registry import file_of, reported
 
@@ -51,6 +51,8 @@ def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, s
         )
     with reported([policy]):
         found = policy.divide(graph, hosts, seed, spill)
+        if not isinstance(found, Assignment):
+            raise wrong(policy, "divide", found, "an Assignment")
         owner, edge_part = np.asarray(found.owner), found.edge_part
     problems = []
     if owner.shape != (graph.vertices,) or not np.issubdtype(owner.dtype, np.integer):

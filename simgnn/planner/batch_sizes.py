@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PreparedBatches:
     """All batches of a run in ``folder``, drawn by ``plan``; ``source``: digest of graph and partition; ``hosts`` [P].
-    ``placement``: with a resolved number of hot rows; ``fetched_ahead``: whether ranks know beforehand which rows to
-    send."""
+    ``placement``: with a resolved number of hot rows; ``fetched_ahead``: whether ranks know which rows to send."""
 
     plan: SamplingPlan
     source: str

@@ -20,6 +20,7 @@ from simgnn.emit.batches.names import (
 )
 from simgnn.emit.batches.on_rank import JoinRows, TakeOwnRows
 from simgnn.emit.batches.staging import add_route, received, sent
+from simgnn.emit.builder import ProgramBuilder, accesses
 from simgnn.emit.names import Names
 from simgnn.emit.segments import Segments
 from simgnn.model import costs
@@ -27,7 +28,6 @@ from simgnn.model.costs import Piece, RowSet, pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.update import EVALUATION, add_labels, emit_evaluation
-from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import Nature, Op, Transfer
 from simgnn.program.program import EVALUATE

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 from simgnn.emit.blocks import ExpandBlocks
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.communication import Communication, Sizes
 from simgnn.emit.freshness import Freshness, MovesBlocks, MovesRows
 from simgnn.emit.names import Names
@@ -19,7 +20,6 @@ from simgnn.planner.layer_choices import InputRows, plan_layers
 from simgnn.planner.mini_batch import mini_batches
 from simgnn.planner.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.policy import Codec
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.ops import ITEM_BYTES
 from simgnn.program.program import EVALUATE, Calendar, Program
 from simgnn.program.validate import validate

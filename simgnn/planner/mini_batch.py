@@ -17,6 +17,7 @@ from simgnn.emit.batches.embeddings import APPLY, PICK, SUM, PushOps, push_ops
 from simgnn.emit.batches.names import block, drawn, edges_of, rows_after
 from simgnn.emit.batches.placement import RowStore
 from simgnn.emit.batches.staging import StageInputs, Staging, add_route, received
+from simgnn.emit.builder import ProgramBuilder, accesses
 from simgnn.emit.communication import BatchCommunication
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.sections import TrainSection
@@ -29,8 +30,7 @@ from simgnn.planner.layer_choices import InputRows, plan_layers
 from simgnn.planner.update import add_labels, emit_update, keep_splits, learned_state, loss_scratch
 from simgnn.policies.communication.store import ROUTE
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
-from simgnn.policy import MiniBatchSchedule, StepEnds
-from simgnn.program.builder import ProgramBuilder, accesses
+from simgnn.policy import MiniBatchSchedule, StepEnds, expect_whole
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
 from simgnn.program.program import EVALUATE, Calendar, Program
@@ -134,8 +134,8 @@ class StoredRows:
 
     def _buffers(self, facts: GraphFacts, schedule: MiniBatchSchedule) -> None:
         """Add ring buffers of batches. Each copy in a ring is as large as the rank's largest batch of the run."""
-        builder, held = self.builder, schedule.drawn_batches
-        staged = schedule.staged_batches(self.batches.steps)
+        builder, held = self.builder, expect_whole(schedule, "drawn_batches", schedule.drawn_batches, 1)
+        staged = expect_whole(schedule, "staged_batches", schedule.staged_batches(self.batches.steps), 1)
         seeds, inputs = Column("largest/seeds"), Column("largest/inputs")
         builder.buffer(names.VERTICES, inputs, 1, "int64", space="host", depth=held, ring="step")
         builder.buffer(DRAWN_SEEDS, seeds, 1, "int64", space="host", depth=held, ring="step")
@@ -172,8 +172,7 @@ class TrainingOps:
         return self.chain[-1].name
 
     def starting(self, ready: str) -> list[Op]:
-        """Return all ops. They wait for the op ``ready``, which completes the batch's rows, and the chain also for the
-        previous step's chain."""
+        """Return all ops. All wait for ``ready``, which completes the batch's rows; the chain also for the last."""
         chain = after(self.chain, (Dependency(ready), Dependency(self.trained, steps_back=1)))
         beside = after(self.beside, (Dependency(ready),)) if self.beside else []
         return [*beside, *chain, *self.aside]

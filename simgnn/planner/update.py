@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.emit.batches.names import VERTICES
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.names import Names
 from simgnn.graph.graph import MASKS, GraphFacts
 from simgnn.model.costs import pass_over
@@ -13,7 +14,6 @@ from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import parameters_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import METRICS
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.program import EVALUATE
@@ -50,8 +50,7 @@ def training_state(
 
 
 def add_labels(builder: ProgramBuilder, name: str, rows: Column, facts: GraphFacts) -> None:
-    """Add the buffer of labels: one number per vertex, or with several labels a row of 0 and 1 in the training dtype,
-    as losses read them."""
+    """Add the buffer of labels: one number per vertex, or with several labels a row of 0 and 1, as losses read."""
     width, dtype = (facts.classes, None) if facts.multilabel else (8, "uint8")
     builder.buffer(name, rows, width, dtype, persistent=True)
 

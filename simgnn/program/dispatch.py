@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from numbers import Integral
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from simgnn.errors import PolicyError
@@ -117,8 +118,7 @@ class OpenTurn(Generic[What]):
     """A :class:`Turn` that a rank has begun and not ended. ``number`` orders turns; ``what``: the backend's own data.
 
     ``waiting``: how many predecessors of each op have not ended, or :data:`DONE`. ``left``: how many ops have not
-    ended. ``late``: followers of an op in later turns or on other ranks. ``opened``: whether its ops are in their
-    streams."""
+    ended. ``late``: followers of an op in later turns or on other ranks. ``opened``: whether its ops are in streams."""
 
     on: "Dispatcher[What]"
     number: int
@@ -217,7 +217,8 @@ class Dispatcher(Generic[What]):
         choices = [job.ready for job in lane.ready]
         seen = Observed(self.decisions, {name: other.ended for name, other in self.lanes.items()})
         found = self.schedule.pick(choices, seen, lane.state)
-        if not isinstance(found, tuple) or len(found) != 2 or not 0 <= found[0] < len(choices):
+        two = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Integral)
+        if not two or not 0 <= found[0] < len(choices):
             expected = f"a position 0 to {len(choices) - 1} and the state"
             raise PolicyError.returned(self.schedule, "pick", repr(found), expected)
         choice, lane.state = found

@@ -120,8 +120,7 @@ class Program:
 
     ``hosts`` is the host of each rank, int [P]. An op's id is unique in the program: templates in the order of
     ``templates``, ops in program order. ``publications``: how decisions of masters apply to other partitions. ``kept``:
-    by name, device memory that the executor fills once and keeps beside the buffers, as large as the first turn
-    needs."""
+    by name, device memory that the executor fills once and keeps, as large as the first turn needs."""
 
     name: str
     templates: Mapping[str, Template]

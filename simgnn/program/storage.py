@@ -158,8 +158,7 @@ def _decode(kind: Any, value: Any) -> Any:
 def program_digest(program: Program) -> str:
     """Return the hex SHA-256 of a program, the same in any process.
 
-    Names of hosts, times and paths do not count, nor does scratch memory, which follows from the rest of the
-    program."""
+    Names of hosts, times and paths do not count, nor does scratch memory, which follows from the rest."""
     digest = hashlib.sha256()
     document, arrays = program_to_json(program)
     for key in ("name", "kept"):

@@ -1,8 +1,7 @@
 """``activity.parquet``: the values that policies decided in a real run, recorded so that a simulation can replay them.
 
 A program names a decision "point/phase/name", such as "halo/1/forward/rows"; a point may contain slashes. Each value
-belongs to an epoch, a step, the rank that decided, and, if it concerns one other rank (rows sent to it), that ``peer``
-(-1: none).
+belongs to an epoch, a step, the rank that decided, and the ``peer`` that it concerns (rows sent to it; -1: none).
 """
 
 from collections.abc import Iterator, Sequence

@@ -259,8 +259,7 @@ def _array(values: NDArray[Any], kind: pa.DataType, unknown: NDArray[np.bool_]) 
 def batches_that_differ(first: pa.Table, second: pa.Table) -> int:
     """Count the batches that differ between two tables in their rows or in the sources of these rows.
 
-    A batch that one table lacks differs, and so does one with a missing count. Raises :class:`ConfigError` for tables
-    with other columns.
+    Batches or counts that one table lacks differ. Raises :class:`ConfigError` for tables with other columns.
     """
     one, two = (_held(table) for table in (first, second))
     both = one.keys() & two.keys()

@@ -45,8 +45,7 @@ class PlanFile(_Table):
 
     ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation. ``cut_digest``, ``graph_digest``:
     None in a plan from a statistics file that does not record its source. ``policies``: slot -> kind and options of the
-    policy that is used in training. ``code``: folders with the code of user-defined policies. ``batches``: None without
-    mini-batches.
+    policy that is used in training. ``code``: folders with the code of users' policies. ``batches``: of mini-batches.
     """
 
     format: Literal[1]

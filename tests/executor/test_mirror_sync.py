@@ -11,6 +11,7 @@ from executor.layers import LocalAdjacency, aggregate
 from executor.policies.accelerated import accelerated
 from executor.rank.interpreter import Interpreter
 from executor.state.routes import local_routes
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.sync import Stage, Sync, emit_encoded, emit_plainly
 from simgnn.errors import BackendError
 from simgnn.graph.graph import Graph
@@ -19,7 +20,6 @@ from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.statistics.count import partition_stats
 from simgnn.policies.codec.linear import Linear
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Calendar, Program
 from tests.executor.harness import Notes, run_ranks, world_context
 from tests.executor.runs import small_graph

@@ -114,7 +114,7 @@ def test_ranks_that_decide_differently(folder: Path, capfd: pytest.CaptureFixtur
     before = {one.pid for one in psutil.Process().children(recursive=True)}
     status, message = told(folder, capfd, GUARDS, "run", *options)
     assert status == 1
-    assert "Off decided differently" in message
+    assert "Off.agree decided differently" in message
     assert f"{folder.name}.py" in message
     assert "Traceback" not in message
     assert json.loads((folder / "out" / "result.json").read_text())["status"] == "failed"
@@ -260,8 +260,9 @@ def test_one_sentence_names_the_file(
 
 DRAWN = "class X(MiniBatchSchedule):\n @property\n def drawn_batches(self): return {}\n"
 SAMPLED = {
-    "draws too early": DRAWN.format(2) + " def before_draw(self, ends): return ()",
-    "holds no batch": DRAWN.format(0),
+    "draws too early": (DRAWN.format(2) + " def before_draw(self, ends): return ()", " more) (X in "),
+    "holds no batch": (DRAWN.format(0), "X.drawn_batches returned 0, expected a whole number from 1"),
+    "holds half a batch": (DRAWN.format(2.5), "X.drawn_batches returned 2.5, expected a whole number from 1"),
 }
 
 
@@ -270,9 +271,10 @@ def test_one_sentence_for_batches(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setitem(globals(), "EXPERIMENT", BATCHES)
-    status, said = told(folder, capsys, SAMPLED[case], "simulate", "--set", SCHEDULE, "--hardware", str(PROFILE))
+    text, expected = SAMPLED[case]
+    status, said = told(folder, capsys, text, "simulate", "--set", SCHEDULE, "--hardware", str(PROFILE))
     assert status == 2, said
-    assert " more) (X in " in said.splitlines()[-1], said
+    assert expected in said.splitlines()[-1], said
 
 
 def test_numbers_of_numpy_are_bytes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,6 +79,17 @@ class Far(Schedule):
     def pick(self, ready, observed, state):
         return 99, state
 
+class Float(Schedule):
+    def pick(self, ready, observed, state):
+        return (0.0 if ready[0].epoch else 0), state
+
+class Mute(GuardsBlocks):
+    @property
+    def by_values(self):
+        return True
+    def agree(self, context, versions, wanted):
+        return [True] * context.ranks
+
 class Begins(Schedule):
     def init_pick(self):
         raise KeyError("mine")
@@ -111,10 +122,12 @@ CASES: dict[str, tuple[str, tuple[str, ...], tuple[int, ...], tuple[str, ...]]] 
         "freshness",
         ROWS,
         (0, 1),
-        ("State decided differently in EndEpoch: rank 0 [0, 1, 1], rank 1 [0, 11, 1]",),
+        (", epoch 1, op '", "State.end_epoch decided differently: state 1 is 1 on rank 0 and 11 on rank 1"),
     ),
     "Raises": ("schedule", ROWS, (0, 1), (", stream '", "ZeroDivisionError: division by zero (in Raises.pick")),
     "Far": ("schedule", ROWS, (0, 1), (", epoch 1, stream '", "Far.pick returned (99, None), expected a position")),
+    "Float": ("schedule", ROWS, (0, 1), (", stream '", "Float.pick returned (0.0, None), expected a position")),
+    "Mute": ("freshness", BLOCKS, (0, 1), (", epoch 2, op '", "has no attribute 'change'")),
     "Begins": ("schedule", ROWS, (0, 1), ("KeyError: 'mine' (in Begins.init_pick",)),
 }
 """Class -> its slot, other settings, the ranks that may have the cause, and what a rank says."""
@@ -248,5 +261,5 @@ def test_states_that_are_no_number_agree() -> None:
     alone = GroupHandle(SimpleNamespace(), (0,), torch.device("cpu"))
     action = EndEpoch(owner(), Plain())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dist, "all_gather", lambda found, mine, group: [one.copy_(mine) for one in found])
+        patch.setattr(dist, "all_gather_object", lambda found, mine, group: found.__setitem__(0, mine))
         check_agreement(alone, action, {"state": float("nan")})

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from executor.policies.accelerated import KERNELS, accelerated, accelerated_class, warm_up_policies
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.caches.cached_rows import CachedRows
 from simgnn.emit.caches.cached_stage import CachedStage, emit_state_step
 from simgnn.emit.caches.masks import WireMask
@@ -33,7 +34,6 @@ from simgnn.policies.codec.stochastic import Stochastic
 from simgnn.policies.freshness.adaptive_vertex import AdaptiveVertex
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
 from simgnn.policy import Array, Codec, Metrics, PolicyContext, PolicyError
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import Column, Route
 from tests.policies.acting import HERE, does
 

@@ -84,8 +84,7 @@ class Structure:
 
     @cached_property
     def own_edges(self) -> "EdgeSet":
-        """The edges whose source is one of the n rows themselves (CPU only). They come first among a row's edges, as
-        its sources ascend."""
+        """The edges whose source is one of the n rows themselves (CPU only): the first of each row's edges."""
         pointers = self.csr.indptr
         own = np.concatenate(([0], np.cumsum(self.csr.indices < self.rows, dtype=np.int64)))
         return EdgeSet(pointers[:-1], pointers[:-1] + own[pointers[1:]] - own[pointers[:-1]])

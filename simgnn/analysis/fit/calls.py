@@ -1,8 +1,7 @@
 """Fit times of messages and collectives on one host or across hosts: floors (seconds without bytes), rates, and errors.
 
 The time of a communication is that of its last rank (``last_s``): a rank that finishes early waits for the last one at
-the next communication, so the last one determines the epoch. If ranks share cores, the time is the mean over ranks
-(:func:`of_turns`).
+the next communication, so the last determines the epoch. If ranks share cores, it is their mean (:func:`of_turns`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

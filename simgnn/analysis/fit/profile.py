@@ -42,8 +42,7 @@ noise, or messages that share a link unevenly (three hosts of a testbed without 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A fitted profile, the fitted ``curves`` (device name, curve), and the errors of communication (empty if only one
-    rank measured)."""
+    """A fitted profile, the fitted ``curves`` (device name, curve), and errors of communication (one rank: none)."""
 
     profile: Profile
     curves: tuple[tuple[str, CurveFit], ...]
@@ -211,8 +210,7 @@ def _contention(file: SampleFile, pairs: Mapping[tuple[int, int], Pair], every: 
 def _collectives(
     file: SampleFile, inside: Mapping[int, NetworkFit], every: Sequence[Sample], message_floor: float
 ) -> tuple[list[Collective], Errors]:
-    """Return collectives inside hosts (the slowest of hosts with equal rank counts) and of all ranks, and errors of
-    fits."""
+    """Return collectives inside hosts (the slowest for each rank count) and of all ranks, and errors of fits."""
     slowest: dict[tuple[str, int], Collective] = {}
     errors: Errors = {}
     for fit in inside.values():

@@ -44,8 +44,7 @@ def solve(features: FloatArray, seconds: FloatArray, what: str, groups: Sequence
     """Fit ``seconds`` [n] by non-negative combinations of ``features`` [n, k].
 
     ``groups`` [n]: samples with the same value are held out together (samples of one graph); None: five folds. Raises
-    :class:`HardwareError`, which names ``what``, for samples that are too few, not positive, not finite, or of one
-    size.
+    :class:`HardwareError`, which names ``what``, for samples that are too few, not positive, not finite or of one size.
     """
     keep = _inliers(features, seconds, what)
     if groups is None:  # dealt out in order of time, so that every fold has short and long samples

@@ -12,8 +12,8 @@ from typing import Any
 from simgnn.emit.batches.names import BATCHES, DRAW, FEATURE_ROWS, edges_of, rows_after
 from simgnn.emit.batches.on_rank import OfOne, RankAction
 from simgnn.emit.batches.staging import add_route, received, sent
+from simgnn.emit.builder import ProgramBuilder, accesses
 from simgnn.policy import Action, Array, PolicyContext
-from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
 from simgnn.program.sizes import Column, Scratch, rows_of

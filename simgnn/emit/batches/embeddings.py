@@ -13,9 +13,9 @@ import numpy as np
 from simgnn.emit.batches.names import FEATURES, INPUT_GRADIENT, PLACES, SEED_COUNT, VERTICES, rows_after
 from simgnn.emit.batches.on_rank import RankAction
 from simgnn.emit.batches.staging import add_route, received, sent
+from simgnn.emit.builder import ProgramBuilder, accesses
 from simgnn.partition.local.serving import Serving
 from simgnn.policy import Array, PolicyContext
-from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Nature, Op, Transfer, Work
 from simgnn.program.sizes import Column, IntArray, Route, Scratch, rows_of

@@ -10,11 +10,11 @@ from pydantic import Field, field_validator, model_validator
 from simgnn.emit.batches.drawing import DRAWING, drawn_over_hosts
 from simgnn.emit.batches.names import BATCHES, DRAW
 from simgnn.emit.batches.on_rank import JoinRows, RankAction, TakeOwnRows
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.partition.statistics.file import even
 from simgnn.policy import Action, Array, BatchingTraits, Choices, Effect, PolicyContext, Refusal, chosen
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Nature, Op, Work
 

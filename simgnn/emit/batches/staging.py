@@ -8,8 +8,8 @@ import numpy as np
 
 from simgnn.emit.batches.names import FEATURES, PLACES
 from simgnn.emit.batches.on_rank import OfOne, RankAction
+from simgnn.emit.builder import ProgramBuilder, accesses
 from simgnn.policy import Action, Array, PolicyContext
-from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer
 from simgnn.program.sizes import Column, Route

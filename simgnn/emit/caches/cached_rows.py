@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.caches.cached_stage import CachedStage, add_state, emit_state_step
 from simgnn.emit.caches.replica_cache import (
     REPLICA_ACTIONS,
@@ -32,7 +33,6 @@ from simgnn.emit.sums.mirrors import MIRRORS, SHARED_MASTERS
 from simgnn.emit.sync import Reference, Sync, training_part
 from simgnn.errors import ConfigError
 from simgnn.policy import Action, Codec
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import CopiesRoute, Publication

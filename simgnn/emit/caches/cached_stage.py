@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.caches.masks import COUNT_BYTES, ID_BYTES, add_count_route, add_mask_route
 from simgnn.emit.caches.row_cache import (
     ChoosesRows,
@@ -16,7 +17,6 @@ from simgnn.emit.caches.row_cache import (
 )
 from simgnn.emit.sync import Stage, Sync, buffer_name, land, pack, receiving_buffer
 from simgnn.policy import Action, Codec, row_bytes_of
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Column, Decision, Scratch, Size, Terms, rows_of

@@ -7,8 +7,8 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from simgnn.emit.arrays import counted, places_of
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.policy import Array, PolicyContext
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray, Route, reverse_of
 
 COUNT_BYTES = 8

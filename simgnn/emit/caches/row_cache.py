@@ -28,8 +28,7 @@ class ChoosesRows(Policy, ABC):
         """Choose which of ``rows`` [n, F] travel, bool [n]. ``cached``: rows as last sent, zeros at the beginning."""
 
     def init(self, context: PolicyContext) -> State:
-        """Return the state before the first epoch, ``state_width`` numbers. The executor compares it across ranks when
-        the first epoch ends."""
+        """Return the state before the first epoch, ``state_width`` numbers; ranks compare it after the first."""
         return ()
 
     def end_epoch(self, context: PolicyContext, metrics: Metrics, state: State) -> State:
@@ -93,6 +92,8 @@ class MaskRows(Action[ChoosesRows]):
 
 class EndEpoch(Action[ChoosesRows]):
     """Compute the policy's state after an epoch. A simulation recomputes it from the recorded counts of accuracy."""
+
+    calls = "end_epoch"
 
     def run(self, context: PolicyContext, metrics: Array, state: Array) -> tuple[Array, ...]:
         """Return the stored state, float64 [1, numbers + 1]."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.communication import CopiedRows, Sums, Transfers
 from simgnn.emit.segments import BACKWARD, FORWARD, Segments
 from simgnn.emit.sums.own_first import OwnFirst
@@ -13,7 +14,6 @@ from simgnn.emit.sync import Expand, Stage, Sync, emit_plainly
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import Work
 from simgnn.program.sizes import Column, IntArray, Route, Scratch, Size, reverse_of

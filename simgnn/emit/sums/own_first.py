@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.segments import Segments
 from simgnn.model import costs
 from simgnn.model.costs import Piece
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.sizes import NO_SCRATCH, Column, Scratch, Size, Terms, rows_of
 

@@ -1,7 +1,6 @@
 """Prices of collectives: latency from the number of steps, transfer time from the bytes, and a measured correction.
 
-Sources: Thakur et al., IJHPCA 2005, for the steps of each algorithm; the NCCL tests for the definition of bus
-bandwidth.
+Sources: Thakur et al., IJHPCA 2005, for steps of algorithms; the NCCL tests for the definition of bus bandwidth.
 """
 
 from collections import Counter
@@ -40,8 +39,7 @@ class Relay:
     """Timing of a collective in which each member forwards only whole buffers (a binomial tree).
 
     A member pays ``call_s`` when it enters the call. A message begins ``hop_s`` after its sender holds the buffer and
-    its receiver has entered. A member leaves after its last message. In ``rounds``, a member receives in an earlier
-    round than it sends.
+    its receiver has entered. A member leaves after its last message, and in ``rounds`` receives before it sends.
     """
 
     call_s: float

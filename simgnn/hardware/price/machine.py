@@ -60,8 +60,7 @@ def _spots(profile: Profile, name: str, host: Host, ranks: int) -> list[Spot]:
 class Machine:
     """Ranks placed on devices. ``hosts`` [P]: host number of each rank; ``devices`` [P]: full device name of each rank.
 
-    ``threads_per_rank`` [P]: CPU threads of each rank, by default the cores of its device over the ranks there, at
-    least 1.
+    ``threads_per_rank`` [P]: CPU threads of each rank, by default its device's cores over the ranks there, not below 1.
     """
 
     profile: Profile

@@ -112,8 +112,7 @@ class Message(Strict):
 
 
 class Ports(Strict):
-    """The highest rates at which one rank sends and receives over all its messages together (limited by the threads and
-    copies of the library)."""
+    """The highest rates at which one rank sends and receives over all messages together (limited by the library)."""
 
     send: Bandwidth
     receive: Bandwidth

@@ -23,8 +23,7 @@ BackendName = Literal["gloo", "nccl"]
 
 class Meta(Strict):
     """What the profile describes, and how it was made. ``calibrated_ranks``: rank counts of the calibration; empty:
-    never calibrated. ``ranks_per_host``: declared by a testbed. ``sources``: documents of published and datasheet
-    numbers."""
+    never calibrated. ``ranks_per_host``: declared by a testbed. ``sources``: documents behind its numbers."""
 
     name: Name
     description: StrictStr

@@ -13,8 +13,7 @@ class Sampled(NeighbourSampling):
     """Neighbour sampling while training runs. It draws the same batches as ``seeded``.
 
     ``structure``: ``partitioned``, a host holds the in-edges of its own vertices, and draws from them for other hosts
-    on request (docs/systems/distdgl.md); ``replicated``, it holds the whole graph, and each rank draws its batches
-    alone."""
+    on request (docs/systems/distdgl.md); ``replicated``, it holds the whole graph, and ranks draw alone."""
 
     known_ahead: ClassVar[bool] = False
 

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.communication import Communication, Sums, Transfers
 from simgnn.emit.segments import Segments
 from simgnn.emit.sums.blocks import SCALINGS, BlockSums
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import Choices, Cut, Effect, Idle, Moves, Refusal, chosen
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import IntArray
 
 
@@ -28,8 +28,7 @@ class BlockBroadcast(Communication):
     (``summed-gradient``), so that every layer broadcasts its gradients, the first too; or the stored sum of rows times
     own gradients (``saved-sum``), so that the first layer broadcasts none. The choice matters for layers that aggregate
     first, but not for GIN's perceptron or a sum that is kept for the whole run. Source: CAGNET's 1D algorithm
-    (docs/systems/cagnet.md). Deviation: with ``saved-sum`` gradients are as wide as a layer's input, as they are for
-    GIN."""
+    (docs/systems/cagnet.md). Deviation: with ``saved-sum`` gradients are as wide as a layer's input, as GIN's are."""
 
     cut: ClassVar[Cut] = "edge-cut"
     moves: ClassVar[Moves] = "blocks"

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.communication import Communication, Sums, Transfers
 from simgnn.emit.segments import Segments
 from simgnn.emit.sums.mirrors import MIRRORS, SHARED_MASTERS, Level, MirrorSums
@@ -16,7 +17,6 @@ from simgnn.model.user_layer import SEGMENTS, load_user_class
 from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import Choices, CodecTraits, Cut, FreshnessTraits, Idle, Refusal, chosen
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.sizes import Route
 
 SPARSE = "sparse input features"
@@ -34,8 +34,7 @@ class MasterMirror(Communication):
     are completed once unless ``model.hoist = "never"``.
 
     ``exchange``: "direct", each mirror exchanges rows with its master; "host-aggregated", parts are added up on each
-    host and one row per host travels to the master's host, and back the same way: four exchanges instead of two, fewer
-    rows between hosts."""
+    host and one row per host travels to the master's host, and back the same way: four exchanges, not two."""
 
     cut: ClassVar[Cut] = "vertex-cut"
 
@@ -147,8 +146,7 @@ class MirrorSizes:
         return MirrorSums(segments, transfers.rows(), levels, self._by_replicas())
 
     def _by_replicas(self) -> dict[int, Route]:
-        """The rows that masters send on the first hop, by the number of replicas (or of hosts); empty if the statistics
-        do not count them."""
+        """The rows that masters send on the first hop, by number of replicas (or of hosts); empty if not counted."""
         by_hosts, halo = bool(self.levels[0].name), self.stats.halo
         table = self.stats.tables.get(BY_HOSTS if by_hosts else BY_REPLICAS)
         if table is None:

@@ -7,9 +7,9 @@ from pydantic import Field
 
 from simgnn.emit.batches.names import FEATURES, INPUTS, PLACES, PULLED_ROWS, VERTICES
 from simgnn.emit.batches.staging import LocateRows, ServeRows, Staging, received, sent
+from simgnn.emit.builder import accesses
 from simgnn.emit.communication import BatchCommunication
 from simgnn.policy import BatchingTraits, Choices, Cut, Refusal
-from simgnn.program.builder import accesses
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Nature, Op, Transfer
 from simgnn.program.sizes import Scratch, rows_of

@@ -3,10 +3,10 @@
 from typing import ClassVar, Literal
 
 from simgnn.emit.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.freshness import MovesBlocks, MovesRows
 from simgnn.emit.sync import Sync, emit_encoded, emit_plainly
 from simgnn.policy import Codec, Moves
-from simgnn.program.builder import ProgramBuilder
 
 
 class Always(MovesRows, MovesBlocks):

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from simgnn.emit.blocks import BlockSync, BlockTransfer, PlainBlocks
+from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.guarded_blocks import NEVER, Change, ComparesBlocks, GuardsBlocks
 from simgnn.model.spec import LayerSpec
 from simgnn.policy import Array, Choices, Codec, PolicyContext, Refusal, chosen
-from simgnn.program.builder import ProgramBuilder
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 

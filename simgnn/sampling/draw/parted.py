@@ -171,8 +171,7 @@ class Requester(Assembly):
         self._seed = 0
 
     def begin(self, seeds: NDArray[Any], batch_seed: int = 0) -> None:
-        """Begin a batch with the seed vertices ``seeds`` [n], of any host. Raises :class:`GraphError` for invalid or
-        repeated ids."""
+        """Begin a batch with the seed vertices ``seeds`` [n], of any host. Raises :class:`GraphError` for bad ids."""
         super().begin(seeds)
         self._seed = batch_seed
 

@@ -222,8 +222,7 @@ class Assembly:
 
 class Sampler:
     """Samples batches of one graph, for one thread at a time. ``fanouts``: maximum number of neighbours of a vertex, by
-    hop from the seeds; -1 for all. Each hop expands all vertices of the batch, also those of earlier hops. Uses (hops +
-    1) * V / 4 bytes."""
+    hop from the seeds; -1 for all. Each hop expands all vertices so far. Uses (hops + 1) * V / 4 bytes."""
 
     def __init__(self, csr: CSR, fanouts: Sequence[int]) -> None:
         self.fanouts = tuple(fanouts)

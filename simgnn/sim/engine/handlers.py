@@ -5,8 +5,7 @@ an event that fires when the op ends.
 
 Where a library sends from host memory, a rank with a GPU copies what it sends to its host's memory before the call, and
 what it received to its device afterwards: whole buffers, as the executor passes them (``executor/handlers/wire.py``).
-These copies compete with all other traffic on the links that they cross. Ids and counts of a fetch are copied with its
-rows.
+These copies compete with all other traffic on the links that they cross. Ids and counts are copied with a fetch's rows.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence

@@ -193,8 +193,7 @@ def _order(agreement: Floats) -> Order:
 
 
 def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> PublishedBoard:
-    """Predict and score every selected row. Raises :class:`ConfigError` for a file, column, graph or number that does
-    not match the suite."""
+    """Predict and score every selected row. Raises :class:`ConfigError` where a file does not match the suite."""
     rows = []
     selected, left_out, otherwise = zip(*(selected_rows(one, tables / one.file) for one in suite.tables), strict=True)
     for table, entries in zip(suite.tables, selected, strict=True):

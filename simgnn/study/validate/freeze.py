@@ -184,8 +184,7 @@ def _each(cases: Sequence[Case], work: Callable[[Case], Of]) -> dict[Case, Of]:
 
 
 def _is_calibrated(folder: TruthFolder) -> bool:
-    """Return whether the calibration is complete, even if the process was killed before it renamed the profile. The
-    suite is written last."""
+    """Return whether the calibration is complete, even if the process was killed before it renamed the profile."""
     there = (folder.suite, folder.reference, folder.calibrating)
     return folder.profile.is_file() or all(path.is_file() for path in there)
 

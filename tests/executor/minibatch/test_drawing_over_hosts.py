@@ -18,6 +18,7 @@ from executor.state.context import GroupHandle, RankContext
 from executor.store.shared import shared_arrays
 from simgnn.emit.batches.drawing import DEGREES, drawn_over_hosts
 from simgnn.emit.batches.names import BATCHES, FEATURE_ROWS, VERTICES, edges_of, rows_after
+from simgnn.emit.builder import ProgramBuilder, accesses
 from simgnn.errors import BackendError, GraphError
 from simgnn.graph.graph import Graph
 from simgnn.partition.algorithms.metis import metis_owner
@@ -25,7 +26,6 @@ from simgnn.partition.local.serving import Serving
 from simgnn.partition.partitioners.block_row import random_owner
 from simgnn.policies.batching.sampled import Sampled
 from simgnn.policies.codec.none import Plain
-from simgnn.program.builder import ProgramBuilder, accesses
 from simgnn.program.ops import Nature
 from simgnn.program.program import Calendar, Program
 from simgnn.program.validate import validate
