@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from simgnn.emit.batches.placement import Placement, RowStore
     from simgnn.emit.batches.staging import Staging
     from simgnn.emit.blocks import BlockSync, BlockTransfer, PlainBlocks
+    from simgnn.emit.builder import ProgramBuilder
     from simgnn.emit.caches.cached_rows import CachedRows
     from simgnn.emit.caches.row_cache import ChoosesRows, State
     from simgnn.emit.communication import (
@@ -48,17 +49,17 @@ __all__ = [
     "BatchCommunication", "Batching", "BlockSync", "BlockTransfer", "CachedRows", "Change", "ChoosesRows",
     "Communication", "ComparesBlocks", "CopiedRows", "Expand", "Freshness", "GuardsBlocks", "HaloNames", "HaloSizes",
     "HaloSums", "LayerSpec", "MovesBlocks", "MovesRows", "Names", "PartitionStats", "Placement", "PlainBlocks",
-    "Reference", "RowStore", "Segments", "Sizes", "Stage", "Staging", "State", "Sums", "Sync", "Transfers",
-    "WholeLayers", "add_rows", "counted", "draws", "dtype_name", "emit_encoded", "emit_plainly", "from_bytes",
-    "pick_rows", "places_of", "put_rows", "signed", "stream_key", "to_bytes", "training_part", "units",
+    "ProgramBuilder", "Reference", "RowStore", "Segments", "Sizes", "Stage", "Staging", "State", "Sums", "Sync",
+    "Transfers", "WholeLayers", "add_rows", "counted", "draws", "dtype_name", "emit_encoded", "emit_plainly",
+    "from_bytes", "pick_rows", "places_of", "put_rows", "signed", "stream_key", "to_bytes", "training_part", "units",
 ]  # fmt: skip
 
 MODULES = (
-    "simgnn.emit.arrays", "simgnn.emit.sync", "simgnn.emit.names", "simgnn.emit.segments", "simgnn.emit.blocks",
-    "simgnn.emit.freshness", "simgnn.emit.communication", "simgnn.emit.sums.halo", "simgnn.emit.guarded_blocks",
-    "simgnn.emit.caches.row_cache", "simgnn.emit.caches.cached_rows", "simgnn.emit.batches.staging",
-    "simgnn.emit.batches.placement", "simgnn.emit.batches.neighbours", "simgnn.graph.hashing", "simgnn.model.spec",
-    "simgnn.partition.statistics.partition_stats",
+    "simgnn.emit.arrays", "simgnn.emit.sync", "simgnn.emit.names", "simgnn.emit.builder", "simgnn.emit.segments",
+    "simgnn.emit.blocks", "simgnn.emit.freshness", "simgnn.emit.communication", "simgnn.emit.sums.halo",
+    "simgnn.emit.guarded_blocks", "simgnn.emit.caches.row_cache", "simgnn.emit.caches.cached_rows",
+    "simgnn.emit.batches.staging", "simgnn.emit.batches.placement", "simgnn.emit.batches.neighbours",
+    "simgnn.graph.hashing", "simgnn.model.spec", "simgnn.partition.statistics.partition_stats",
 )  # fmt: skip
 """The modules above, those that many need first: a name is looked up in them in this order."""
 

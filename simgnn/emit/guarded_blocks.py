@@ -44,6 +44,7 @@ class FlagChange(Action[ComparesBlocks]):
     """Report whether the rank's block has moved too far from the copy that it last sent."""
 
     starts_from_zeros: ClassVar[bool] = False
+    calls = "change"
 
     def run(self, context: PolicyContext, rows: Array, sent: Array | None) -> tuple[Array, ...]:
         """Return the flag, uint8 [1, 1] (1 if nothing was sent yet), and the change, float64 [1, 2]."""
