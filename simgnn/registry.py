@@ -83,9 +83,9 @@ def is_external(policy: Policy) -> bool:
 
 def source_digest(policy: Policy) -> str:
     """Return the SHA-256 of a user's policy's file and of loaded modules in its folder; "" for a shipped policy."""
-    loaded = {str(getattr(module, "__file__", "")) for module in [*sys.modules.values()] if is_external(policy)}
-    folder = Path(inspect.getfile(type(policy))).resolve().parent
-    beside = [Path(name).read_bytes() for name in sorted(loaded) if Path(name).resolve().parent == folder]
+    files = {getattr(module, "__file__", None) for module in [*sys.modules.values()] if is_external(policy)}
+    paths, own = {Path(name).resolve() for name in files if name}, Path(inspect.getfile(type(policy))).resolve()
+    beside = [path.read_bytes() for path in sorted(paths) if path.parent == own.parent and path.is_file()]
     return hashlib.sha256(b"".join(beside)).hexdigest() if beside else ""
 
 

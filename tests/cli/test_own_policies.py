@@ -316,7 +316,7 @@ def test_a_run_directory_makes_nobody_import_what_it_names(
     ("fault", "told"),
     [
         ("rows = {}[context.rank]", r"KeyError: \d \(in Same\.encode, at .*\.py:\d+\)"),
-        ("rows = rows[:-1]", r"Same\.encode returned uint8 \[\d+, \d+\], expected uint8 \["),
+        ("rows = rows[:-1]", r"Same\.encode returned uint8 \[\d+, \d+\] \(Tensor, cpu\), expected uint8 \["),
     ],
 )
 def test_a_policy_that_fails_in_a_run_ends_it_with_one_message(

@@ -185,7 +185,7 @@ GOOD = ("x", "all_reduce", 4, 2, 1024, 1e-5, 1e-6)
         ([(*GOOD[:2], "four", *GOOD[3:])], COLUMNS, "four"),
         ([(*GOOD[:5], 0.0, 0.0)], COLUMNS, "above zero"),
         ([(*GOOD[:5], "nan", 0.0)], COLUMNS, "above zero"),
-        ([(*GOOD[:3], 3, *GOOD[4:])], COLUMNS, "got 4 ranks, 3 a host"),
+        ([(*GOOD[:3], 3, *GOOD[4:])], COLUMNS, "got 4 ranks, 3 per host"),
         ([], COLUMNS, "0 different values"),
     ],
 )
