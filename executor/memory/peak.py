@@ -53,6 +53,8 @@ STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
 PIECE = 2**30
 """Bytes of one block when memory is touched in advance: blocks above 2 GiB are always mapped."""
+DRIFT = 32 * PAGE * (psutil.cpu_count() or 1)
+"""Bytes by which Linux's high-water mark may rise though memory does not: each CPU counts up to 32 pages by itself."""
 SLACK = 0.5
 """Memory beyond its peak that a process touches in advance, as a share of that peak. Small blocks split free ones, so
 the heap grows during training until large ones fit again: by 0.2 to 0.9 of the peak in runs of vanilla, cdfgnn and
@@ -127,8 +129,8 @@ class PeakMemory:
         with self._lock:
             status = _statuses()
             mark = status.get("VmHWM", 0)
-            most = mark if mark > self._mark else status.get("VmRSS", 0)
-            self._mark = mark
+            risen = mark > self._mark + DRIFT
+            most, self._mark = (mark, mark) if risen else (status.get("VmRSS", 0), self._mark)
             self.allocated = max(self.allocated or 0, most - self._elsewhere(status))
 
     def _restart_mark(self) -> None:
