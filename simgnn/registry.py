@@ -83,10 +83,11 @@ def is_external(policy: Policy) -> bool:
 
 def source_digest(policy: Policy) -> str:
     """Return the SHA-256 of a user's policy's file and of loaded modules in its folder; "" for a shipped policy."""
-    files = {getattr(module, "__file__", None) for module in [*sys.modules.values()] if is_external(policy)}
-    paths, own = {Path(name).resolve() for name in files if name}, Path(inspect.getfile(type(policy))).resolve()
-    beside = [path.read_bytes() for path in sorted(paths) if path.parent == own.parent and path.is_file()]
-    return hashlib.sha256(b"".join(beside)).hexdigest() if beside else ""
+    if not is_external(policy):
+        return ""
+    folder, loaded = Path(file_of(type(policy))).parent, [*sys.modules.values()]
+    files = sorted({getattr(module, "__file__", None) or "" for module in loaded})
+    return hashlib.sha256(b"".join(Path(at).read_bytes() for at in files if Path(at).parent == folder)).hexdigest()
 
 
 def folder_of(policy: Policy) -> str:

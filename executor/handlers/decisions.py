@@ -38,7 +38,6 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
     # tests prove that shipped policies agree; if a user's do not, ranks would wait for each other forever
     owned = is_external(action.owner)
     check = result_check(op, action, context) if owned and not isinstance(action, RankAction) else None
-
     compares = owned and context.control is not None and type(action).shared is not Action.shared
 
     def run(now: Now) -> None:
@@ -93,15 +92,14 @@ def check_agreement(control: GroupHandle | None, action: Action[Any], told: Mapp
     if control is None or control.process_group is None:
         return
     found: list[Any] = [None] * len(control.members)
-    mine = {name: int(number) if float(number).is_integer() else number for name, number in told.items()}
-    dist.all_gather_object(found, {name: repr(number) for name, number in mine.items()}, group=control.process_group)
+    mine = {name: repr(int(number) if float(number).is_integer() else number) for name, number in told.items()}
+    dist.all_gather_object(found, mine, group=control.process_group)
     for rank, other in zip(control.members, found, strict=True):
         for name in sorted(name for name in {*found[0], *other} if found[0].get(name) != other.get(name)):
-            first, second = found[0].get(name, "absent"), other.get(name, "absent")
             raise PolicyError(
-                f"{named(action)} decided differently: {name} is {first} on rank {control.members[0]} and {second} on "
-                f"rank {rank}; expected the same on all ranks: make it depend on nothing that differs by rank "
-                f"({file_of(type(action.owner))})"
+                f"{named(action)} decided differently: {name} is {found[0].get(name, 'absent')} on rank "
+                f"{control.members[0]} and {other.get(name, 'absent')} on rank {rank}; expected the same on all ranks: "
+                f"make it depend on nothing that differs by rank ({file_of(type(action.owner))})"
             )
 
 

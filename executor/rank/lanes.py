@@ -277,4 +277,4 @@ class Lanes:
             )
             if turn.left:
                 self._active[now.count] = turn
-            self._dispatcher.open(turn, lambda now, _, back, name: filter(None, [self._active.get(now.number - back)]))
+            self._dispatcher.open(turn, lambda at, _, back, name: filter(None, [self._active.get(at.number - back)]))

@@ -68,8 +68,8 @@ def failure_of(where: str, error: BaseException, passes: type[BaseException] = E
 def place_of(error: BaseException) -> str:
     """Return the place in a user's own code where an error was raised; empty if it was in simgnn or in a library."""
     own = _policy_folders(Policy)
-    libraries = (*site.getsitepackages(), sysconfig.get_path("stdlib"))
-    known = [Path(__file__).parents[1], Path(simgnn.__file__).parent, *map(Path, libraries)]
+    libraries = map(Path, (*site.getsitepackages(), sysconfig.get_path("stdlib")))
+    known = [Path(__file__).parents[1], Path(simgnn.__file__).parent, *libraries]
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         path = Path(frame.f_code.co_filename)
         if path.is_file() and (path.parent in own or not any(path.is_relative_to(folder) for folder in known)):

@@ -16,8 +16,10 @@ from simgnn.policy import Choices, CommunicationTraits, Cut, Moves, Partitioner,
 from simgnn.registry import file_of, policy_class, reported, shipped
 
 SLOTS: tuple[str, ...] = tuple(policy.SLOTS)
-DEFAULTS = ("metis", "halo", "full", "always", "none", "device", "bsp")
-DEFAULT_KIND: Mapping[str, str] = dict(zip(SLOTS, DEFAULTS, strict=True))
+DEFAULT_KIND: Mapping[str, str] = {
+    "partition": "metis", "communication": "halo", "batching": "full", "freshness": "always", "codec": "none",
+    "placement": "device", "schedule": "bsp",
+}  # fmt: skip
 """The kind in each slot that an experiment does not name: vanilla's choices."""
 SERVING = {slot: base for slot, base in policy.SLOTS.items() if issubclass(base, Serving)}
 """Slots whose choices say which transfers they serve."""

@@ -49,7 +49,7 @@ def command(
 
     A batch depends only on the seed, the rank, the epoch and its number, not on threads, interruptions or the process
     that writes it. An interrupted call continues where it stopped, more --epochs extend DIR, and several processes may
-    share the work with --only-rank. The digest tells two folders apart. With --set batching.storage=DIR simulate and
+    share the work with --only-rank. Digests of different batches differ. With --set batching.storage=DIR simulate and
     run take what they need from DIR, and add what is missing.
 
     batching.kind is seeded (fan-outs 25, 10) or sampled (15, 10, 5); batching.fanouts counts from the seed vertices and
