@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from executor.launch.startup import lasting_imports
+from executor.launch.startup import lasting_imports, leave_working_directory
 from executor.memory.allocator import tune_allocator
 from executor.world.environment import LAUNCHER, follow_launcher
 from simgnn.errors import SimgnnError
@@ -53,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _rank(directory: Path, device: str, resume: bool) -> int:
+    leave_working_directory()
     tune_allocator()  # first: importing pyarrow starts a thread, which would share its heap with others
     if LAUNCHER in os.environ:
         # Ctrl-C reaches all processes of the terminal; the launcher handles it and ends its ranks

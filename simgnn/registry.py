@@ -90,9 +90,9 @@ def source_digest(policy: Policy) -> str:
     return hashlib.sha256(b"".join(Path(at).read_bytes() for at in files if Path(at).parent == folder)).hexdigest()
 
 
-def folder_of(policy: Policy) -> str:
-    """Return the folder on the import path that holds a policy's package, so that other processes can import it."""
-    module = sys.modules[type(policy).__module__]
+def folder_of(owner: type[Any]) -> str:
+    """Return the folder on the import path that holds a class's package, so that other processes can import it."""
+    module = sys.modules[owner.__module__]
     return str(Path(inspect.getfile(module)).resolve().parents[module.__name__.count(".")])
 
 

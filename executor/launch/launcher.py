@@ -46,7 +46,7 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
     clear_failures(plan.trace)
     rendezvous = plan.trace / f".rendezvous-{os.getpid()}"
     rendezvous.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "executor", "run", str(root), *arguments]
+    command = [sys.executable, "-P", "-m", "executor", "run", str(root), *arguments]
     try:
         with ended_together() as running:
             for rank in range(plan.ranks):
@@ -134,7 +134,8 @@ def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat
         environment |= {"GLOO_SOCKET_IFNAME": seat.interface, **seat.variables}
     elif sys.platform == "linux":
         # all ranks are on this host: a host name that resolves to an unreachable address must not matter
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            environment.setdefault(name, "lo")
     return environment
 
 

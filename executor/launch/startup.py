@@ -1,13 +1,24 @@
-"""Prepares a process before it trains: one OpenMP runtime, and imports that Python's garbage collector ignores."""
+"""Prepares a process before it trains: no modules from the working directory, one OpenMP runtime, and imports that
+Python's garbage collector ignores."""
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 NUMBA_NEEDS = "libgomp.so.1.0.0"
 """The file name that Numba's OpenMP threading layer asks for on Linux."""
+
+
+def leave_working_directory() -> None:
+    """Take the working directory off the module search path, unless simgnn itself lies there: ``python -m``, with which
+    torchrun starts ranks, looks there first, and a file ``torch.py`` would be taken for torch."""
+    here = os.getcwd()
+    if not sys.flags.safe_path and sys.path[0] == here and Path(__file__).resolve().parents[2] != Path(here):
+        del sys.path[0]
 
 
 def share_runtime() -> bool:

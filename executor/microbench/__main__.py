@@ -2,14 +2,14 @@
 
 import argparse
 import os
-import socket
 import sys
+import tempfile
 from pathlib import Path
 
 from executor.launch.launcher import environment_of, run_together
-from executor.launch.startup import lasting_imports
+from executor.launch.startup import lasting_imports, leave_working_directory
 from executor.memory.allocator import tune_allocator
-from executor.world.environment import LAUNCHER, follow_launcher
+from executor.world.environment import LAUNCHER, RENDEZVOUS, follow_launcher
 from simgnn.process_end import follow_starter
 
 
@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fresh", action="store_true", help="do not use kept samples")
     options = parser.parse_args(words)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        leave_working_directory()
         tune_allocator()  # as a run does
         if LAUNCHER in os.environ:
             follow_launcher(int(os.environ[LAUNCHER]))
@@ -38,15 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.ranks < 1:
         print(f"--ranks must be at least 1, got {options.ranks}", file=sys.stderr)
         return 2
-    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    environments = [environment_of(rank, options.ranks, None) | master for rank in range(options.ranks)]
-    return run_together([[sys.executable, "-m", "executor.microbench", *words]] * options.ranks, environments)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    with tempfile.TemporaryDirectory(prefix="simgnn-calibrate-") as folder:
+        meeting = {RENDEZVOUS: str(Path(folder) / "rendezvous")}
+        environments = [environment_of(rank, options.ranks, None) | meeting for rank in range(options.ranks)]
+        return run_together([[sys.executable, "-P", "-m", "executor.microbench", *words]] * options.ranks, environments)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from executor.state.context import GroupHandle
-from executor.world.environment import threads_per_rank, usable_cores
+from executor.world.environment import meeting_place, threads_per_rank, usable_cores
 from executor.world.machines import clock_offset, host_identity, host_numbers, kernel_identity
 
 TIMEOUT = timedelta(seconds=120)
@@ -109,7 +109,7 @@ class World:
 
 
 def join(backend: str = "auto") -> World:
-    """Join the group that the environment describes (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``)."""
+    """Join the group that the environment describes (``RANK``, ``WORLD_SIZE``, and where the ranks meet)."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     if backend == "auto":
@@ -121,7 +121,7 @@ def join(backend: str = "auto") -> World:
         device = torch.device("cpu")
     threads = threads_per_rank(None, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
     torch.set_num_threads(threads)
-    dist.init_process_group(backend, timeout=TIMEOUT)
+    dist.init_process_group(backend, init_method=meeting_place(), rank=rank, world_size=ranks, timeout=TIMEOUT)
     gathered: list[Any] = [None] * ranks
     dist.all_gather_object(gathered, (threads, host_identity(), kernel_identity()))
     every, identities, kernels = zip(*gathered, strict=True)

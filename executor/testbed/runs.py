@@ -93,7 +93,7 @@ def measure_load(declared: Declaration, bytes_per_s: float) -> Load:
     """
     with tempfile.TemporaryDirectory(prefix="simgnn-load-") as folder:
         out = Path(folder) / "load.json"
-        status = execute(declared, [sys.executable, "-m", "executor.microbench.loaded", "--out", str(out)])
+        status = execute(declared, [sys.executable, "-P", "-m", "executor.microbench.loaded", "--out", str(out)])
         if status == INTERRUPTED:
             raise KeyboardInterrupt
         if status:
@@ -140,7 +140,7 @@ def _seat(record: Record, place: RankPlace) -> Seat:
     cores = ",".join(map(str, host.cores))
     described = {"declared": record.declared.to_table(), "place": asdict(place)}
     return Seat(
-        prefix=(sys.executable, "-m", "executor.testbed.enter", str(os.getpid()), host.namespace, cores, cgroup),
+        prefix=(sys.executable, "-P", "-m", "executor.testbed.enter", str(os.getpid()), host.namespace, cores, cgroup),
         local_rank=place.local_rank,
         local_ranks=record.declared.ranks_per_host,
         cores=len(host.cores),

@@ -14,6 +14,12 @@ TESTBED = "SIMGNN_TESTBED"
 PR_SET_PDEATHSIG = 1
 
 
+def meeting_place() -> str | None:
+    """Return the URL at which the ranks find each other; None: at the address that torchrun's variables name."""
+    rendezvous = os.environ.get(RENDEZVOUS)
+    return None if rendezvous is None else f"file://{rendezvous}"
+
+
 def usable_cores() -> int:
     """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from executor.state.context import GroupHandle
-from executor.world.environment import RENDEZVOUS
+from executor.world.environment import meeting_place
 from executor.world.machines import clock_offset, gather_words, host_identity, host_numbers, kernel_identity
 from simgnn.errors import BackendError, ConfigError
 from simgnn.program.program import Program
@@ -96,9 +96,7 @@ def join(ranks: int, device: str, timeout: float) -> World:
     if place.type == "cuda":
         torch.cuda.set_device(place)
     limit = timedelta(seconds=timeout)
-    rendezvous = os.environ.get(RENDEZVOUS)
-    method = None if rendezvous is None else f"file://{rendezvous}"
-    dist.init_process_group("gloo", init_method=method, rank=rank, world_size=world, timeout=limit)
+    dist.init_process_group("gloo", init_method=meeting_place(), rank=rank, world_size=world, timeout=limit)
     assert dist.group.WORLD is not None
     control = dist.group.WORLD
     kernels = gather_words(kernel_identity(), control)

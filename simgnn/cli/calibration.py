@@ -195,7 +195,7 @@ class _Progress:
 
 def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, progress: _Progress) -> None:
     """Run the micro-benchmarks with one group of ranks to their end."""
-    process = start_session([sys.executable, "-m", "executor.microbench", *arguments])
+    process = start_session([sys.executable, "-P", "-m", "executor.microbench", *arguments])
     assert process.stdout is not None
     hangs = threading.Timer(PATIENCE_S, end_session, [process])
     hangs.daemon = True

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib.machinery import PathFinder
 from pathlib import Path
 
 import simgnn
@@ -16,6 +15,8 @@ from simgnn.errors import BackendError, ConfigError
 from simgnn.process_end import with_lifeline
 
 PACKAGE = "executor"
+CHECKOUT = Path(simgnn.__file__).resolve().parent.parent
+"""Folder that holds the packages of simgnn."""
 GRACE_S = 15.0
 """Seconds after an interruption at which ranks that still run are killed."""
 REASON = "executor: error: "
@@ -25,10 +26,9 @@ EPOCH_LINE = re.compile(r"\bepoch (\d+)/(\d+)\b(.*)")
 
 def check_executor() -> None:
     """Raise :class:`BackendError` unless ``python -m executor`` would start simgnn's own executor: a package on PyPI
-    has the same name, and a folder in the working directory may have it too."""
-    ours = Path(simgnn.__file__).resolve().parent.parent / PACKAGE
-    # python -m looks in the working directory first
-    spec = PathFinder.find_spec(PACKAGE, [str(Path.cwd())]) or importlib.util.find_spec(PACKAGE)
+    has the same name."""
+    ours = CHECKOUT / PACKAGE
+    spec = importlib.util.find_spec(PACKAGE)
     places = () if spec is None else (*(spec.submodule_search_locations or ()), spec.origin)
     place = next(filter(None, places), None)
     if place is None:
@@ -37,7 +37,7 @@ def check_executor() -> None:
     if where != ours:
         raise BackendError(
             f"run: got the package '{PACKAGE}' at {where}, expected simgnn's own at {ours}: another package has the "
-            f"same name; uninstall it, or start simgnn from another folder"
+            f"same name; uninstall it"
         )
 
 
@@ -48,7 +48,7 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
     all ranks before this returns; they also end when this process is killed.
     """
     check_executor()
-    command = [sys.executable, "-m", PACKAGE, "run", str(directory), *arguments]
+    command = [sys.executable, "-P", "-m", PACKAGE, "run", str(directory), *arguments]
     process = start_session(command, {**os.environ, "PYTHONUNBUFFERED": "1"})
     assert process.stdout is not None
     last: list[str] = []
@@ -79,6 +79,9 @@ def start_session(command: Sequence[str], environment: Mapping[str, str] | None 
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str] | None, own_session: bool) -> "subprocess.Popen[str]":
+    given = dict(os.environ if environment is None else environment)
+    if Path.cwd() == CHECKOUT:  # Python's option -P leaves the working directory out, and with it simgnn itself
+        given["PYTHONPATH"] = os.pathsep.join(filter(None, (str(CHECKOUT), given.get("PYTHONPATH"))))
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -86,7 +89,7 @@ def _start(command: Sequence[str], environment: Mapping[str, str] | None, own_se
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=environment,
+        env=given,
         start_new_session=own_session,
     )
 
@@ -126,7 +129,7 @@ def start_testbed(*arguments: str, holds: bool = False) -> "subprocess.Popen[str
     """Start ``executor testbed``. It ends with this process, unless it ``holds`` a testbed: then Ctrl-C does not reach
     it, and it removes the testbed itself."""
     check_executor()
-    words = [sys.executable, "-m", "executor", "testbed", *arguments]
+    words = [sys.executable, "-P", "-m", PACKAGE, "testbed", *arguments]
     return _start(words, None if holds else with_lifeline(), own_session=holds)
 
 

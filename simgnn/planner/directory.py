@@ -15,6 +15,8 @@ from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS, kinds_in
 from simgnn.hardware.profile.profile import Profile, save_profile
 from simgnn.locks import locked_folder
+from simgnn.model.spec import BUILT_IN_LAYERS
+from simgnn.model.user_layer import load_user_class
 from simgnn.outputs import check_output_folder
 from simgnn.planner.prepare import Prepared, with_default_cluster
 from simgnn.policy import Policy
@@ -86,7 +88,10 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         policies["placement"] = prepared.batches.placement  # with every choice resolved
     acting = {slot: policy for slot, policy in policies.items() if policy.acts}
     threads = experiment.hardware.threads_per_rank
-    folders = sorted({folder_of(policy) for policy in acting.values() if is_external(policy)})
+    own: list[type[Any]] = [type(policy) for policy in acting.values() if is_external(policy)]
+    if experiment.model.kind not in BUILT_IN_LAYERS:
+        own.append(load_user_class(experiment.model.kind))
+    folders = sorted(set(map(folder_of, own)))
     return {
         "format": PLAN_FORMAT,
         "name": experiment.name,

@@ -21,7 +21,8 @@ def test_the_executor_that_is_found_is_ours(tmp_path: Path, monkeypatch: pytest.
 def test_another_package_of_that_name_is_refused(shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / shape).parent.mkdir(exist_ok=True)
     (tmp_path / shape).write_text("")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "executor", raising=False)
     with pytest.raises(BackendError, match=r"got the package 'executor' at .*, expected simgnn's own"):
         executor_process.check_executor()
 

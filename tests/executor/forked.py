@@ -92,12 +92,13 @@ def _become(command: Sequence[str], environment: Mapping[str, str]) -> None:
     """Go on as ``python -m executor ...`` would, in this process."""
     from executor.__main__ import main
 
-    assert list(command[1:3]) == ["-m", "executor"]
+    words = list(command)[list(command).index("-m") :]
+    assert words[:2] == ["-m", "executor"]
     os.environ.clear()
     os.environ.update(environment)
     status = 1
     try:
-        status = main(list(command[3:]))
+        status = main(words[2:])
     except BaseException:
         traceback.print_exc()
     finally:
@@ -112,7 +113,7 @@ def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     real: Any = executor_process.start_session
 
     def start(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Any:
-        if list(command[1:4]) == ["-m", "executor", "run"]:
+        if list(command[1:5]) == ["-P", "-m", "executor", "run"]:
             return ForkedSession(command, environment)
         return real(command, environment)
 

@@ -1,10 +1,12 @@
 """Runs a function on P real ranks over Gloo, and builds tiny programs by hand."""
 
 import os
+import socket
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from multiprocessing import forkserver
@@ -189,3 +191,12 @@ def local_route(program: Program, name: str, rank: int, rows: torch.Tensor | Non
     """A program's route as a rank sees it; ``rows`` are those that it sends."""
     matrix = program.sizes.routes[name].matrix(program.ranks)
     return LocalRoute(rows, None, tuple(matrix[rank].tolist()), tuple(matrix[:, rank].tolist()), not matrix.any())
+
+
+def quiet_port() -> int:
+    """A free port that no connection of other tests gets by chance: outside of the range that the kernel deals from."""
+    for port in range(20_000 + os.getpid() % 5_000, 32_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")

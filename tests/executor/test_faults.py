@@ -124,6 +124,23 @@ def test_a_silent_rank_ends_the_run_within_the_timeout(started: Running) -> None
     assert _gone(started.ranks)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_rank_stopped_before_the_ranks_have_met_is_told_in_the_same_words(which: int, tmp_path: Path) -> None:
+    running = Running(prepared_run(small_graph(), tmp_path / "run", 2, *SETTINGS))
+    launcher = psutil.Process(running.process.pid)
+    while len(launcher.children()) < 2:
+        time.sleep(0.01)
+    running.ranks = launcher.children()
+    os.kill(running.ranks[which].pid, signal.SIGSTOP)
+    status, said, _ = running.end()
+    assert status == 1
+    assert len(_messages(said)) == 1, said
+    assert "lost contact with another rank" in said
+    assert f"rank {which} did not answer" in said
+    assert _gone(running.ranks)
+
+
 def test_ctrl_c_ends_all_ranks(started: Running) -> None:
     started.process.send_signal(signal.SIGINT)
     status, said, _ = started.end()

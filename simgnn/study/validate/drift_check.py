@@ -18,7 +18,7 @@ ROWS, EDGES_A_ROW, WIDTH, SIDE, ITEMS = 20_000, 10, 64, 512, 4_000_000
 def canary_seconds() -> float:
     """Measure the median seconds of a round of reference work, in a new process. Raises :class:`BackendError`."""
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    command = [sys.executable, "-m", "simgnn.study.validate.drift_check"]
+    command = [sys.executable, "-P", "-m", "simgnn.study.validate.drift_check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **one_thread})
     if done.returncode != 0:
         raise BackendError(f"validate: the timed workload failed with status {done.returncode}:\n{done.stderr.strip()}")

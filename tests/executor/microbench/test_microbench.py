@@ -2,8 +2,6 @@
 
 import json
 import os
-import socket
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from simgnn.errors import HardwareError
 from simgnn.graph.locality import reuse_profile
 from simgnn.hardware.price.work import features
 from simgnn.hardware.primitives import PRIMITIVES
-from tests.executor.harness import run_ranks
+from tests.executor.harness import quiet_port, run_ranks
 
 
 def test_local_streams_reuse_rows_sooner_than_random_ones() -> None:
@@ -73,15 +71,6 @@ def test_sockets_of_the_usable_cores_are_counted(tmp_path: Path) -> None:
     assert count_sockets([4], tmp_path) is None
 
 
-def _quiet_port() -> int:
-    """A free port that no connection of other tests gets by chance: outside of the range that the kernel deals from."""
-    for port in range(20_000 + os.getpid() % 5_000, 32_000):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no free port")
-
-
 def _rank(rank: int, ranks: int, port: int, out: str) -> None:
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
@@ -122,7 +111,7 @@ def _rank(rank: int, ranks: int, port: int, out: str) -> None:
 
 def test_two_ranks_measure_together(tmp_path: Path) -> None:
     out = tmp_path / "samples.json"
-    run_ranks(2, _rank, tmp_path / "ranks", _quiet_port(), str(out), joined=False)
+    run_ranks(2, _rank, tmp_path / "ranks", quiet_port(), str(out), joined=False)
     found = read_samples(out)
     assert found.ranks == 2
     primitives = {sample.primitive for sample in found.samples}

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from executor.microbench.__main__ import free_port
 from executor.microbench.samples import Kept, Sample, code_version, stage_key
 from executor.microbench.suite import FULL, QUICK
 from executor.microbench.world import World
+from tests.executor.harness import quiet_port
 
 WORLD = World(0, 1, torch.device("cpu"), "gloo", (1,), (0,))
 HOSTS = [{"ranks": [0], "facts": {"host": "here", "cores": 2, "caches": [{"level": 2}]}}]
@@ -116,7 +116,7 @@ def test_two_torchruns_measure_together_and_go_on(tmp_path: Path) -> None:
     out, kept_in = tmp_path / "samples.json", tmp_path / "kept"
 
     def measure_once() -> str:
-        port = free_port()
+        port = quiet_port()
         words = ["-m", "executor.microbench", "--quick", "--only", "communication", "--out", str(out)]
         started = [
             subprocess.Popen(
