@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from executor.launch.startup import lasting_imports, leave_working_directory
@@ -34,22 +35,44 @@ def main(arguments: list[str] | None = None) -> int:
         return testbed(words[1:])
     parser = argparse.ArgumentParser(prog="python -m executor", usage=USAGE)
     commands = parser.add_subparsers(dest="command", required=True)
+    export = commands.add_parser("export", help="write a trained model as a plain PyTorch module")
+    export.add_argument("directory", type=Path)
+    export.add_argument("--weights", choices=("last", "best"), required=True)
+    export.add_argument("--to", choices=("pyg", "torch"), required=True)
+    export.add_argument("--out", type=Path, required=True)
     run = commands.add_parser("run", usage=USAGE)
     run.add_argument("directory", type=Path)
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     options = parser.parse_args(words)
+    if options.command == "export":
+        return _told(lambda: _export(options))
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _rank(options.directory, options.device, options.resume)
     # pyarrow: loaded by the launcher, and by ranks only after their allocator is tuned
     from executor.launch.launcher import launch
 
     passed = ["--device", options.device, *(["--resume"] if options.resume else [])]
+    return _told(lambda: launch(options.directory, passed))
+
+
+def _told(work: Callable[[], int]) -> int:
+    """Return the exit status of ``work``, or print the error that it raises and return that of the error."""
     try:
-        return launch(options.directory, passed)
+        return work()
     except SimgnnError as error:
         print(f"executor: error: {error}", file=sys.stderr)
         return error.exit_status
+
+
+def _export(options: argparse.Namespace) -> int:
+    # torch: loaded by the commands that need it
+    from executor.trained.export import export_model
+    from simgnn.record.trained import open_trained
+
+    for note in export_model(open_trained(options.directory, options.weights), options.to, options.out):
+        print(note)
+    return 0
 
 
 def _rank(directory: Path, device: str, resume: bool) -> int:

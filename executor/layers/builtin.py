@@ -1,7 +1,7 @@
 """GCN, GraphSAGE with mean, and GIN as segments: the parts of a layer that ops of a program run one by one."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ class Layer(nn.Module):
     """
 
     reduction = "sum"
-    scaling: ClassVar[str]
+    scaling: str
 
     def __init__(self, spec: LayerSpec) -> None:
         super().__init__()

@@ -6,24 +6,28 @@ They are the last columns of the host's input rows, which its ranks read in plac
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from executor.state.plan import RunPlan
 from executor.store.features import FeatureStore
+from executor.world.member import World
 from simgnn.emit.batches.embeddings import PUSH, STATE, ApplyGradients, PickGradients, SumGradients
 from simgnn.emit.batches.names import EMBEDDINGS, FEATURES
 from simgnn.emit.batches.on_rank import Functions, carried_out
 from simgnn.graph.csr import IndexArray
 from simgnn.graph.hashing import stream_key, uniform_at
+from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.serving import Serving
 from simgnn.policy import PolicyContext
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
-from simgnn.sampling.batches.plan import SamplingPlan
+from simgnn.sampling.batches.plan import SamplingPlan, open_plan
 from simgnn.sampling.fetches.remote_rows import rows_on_hosts
 
 Rows = torch.Tensor
@@ -132,6 +136,29 @@ def load_embeddings(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore) 
     )
     writes = places.serving.writer(places.host) == rank
     return learned.functions(), {EMBEDDINGS: store.table(FEATURES)[:, -width:]} if writes else {}
+
+
+def gather_embeddings(plan: RunPlan, world: World, written: Mapping[str, Rows]) -> Rows | None:
+    """Return the learned embeddings [V, width] of all vertices, by id, on rank 0; None elsewhere. All ranks call it.
+    ``written``: the rows that this rank writes, from :func:`load_embeddings`."""
+    assert plan.batches is not None
+    serving = Serving(plan.program.hosts)
+    mine = written.get(EMBEDDINGS)
+    if world.rank:
+        if mine is not None:
+            dist.send(mine.contiguous(), dst=0, group=world.control)
+        return None
+    assert mine is not None, "rank 0 writes the rows of its host"
+    owner = np.asarray(open_plan(Path(plan.batches.plan)).owner)
+    maps = IdMaps.of(np.array(serving.hosts, np.int32)[owner], serving.parts)
+    every = mine.new_empty((len(owner), mine.shape[1]))
+    for host in range(serving.parts):
+        rows, writer = mine, serving.writer(host)
+        if writer:
+            rows = mine.new_empty((len(maps.core(host)), mine.shape[1]))
+            dist.recv(rows, src=writer, group=world.control)
+        every[torch.from_numpy(np.array(maps.core(host)))] = rows
+    return every
 
 
 def sum_by_id(ids: torch.Tensor, *parts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

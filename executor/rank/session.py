@@ -19,6 +19,7 @@ from executor.rank.assemble import rank_context, warm_up_for
 from executor.rank.compile import Observe
 from executor.rank.interpreter import SPAN, Interpreter
 from executor.rank.lanes import Workers
+from executor.rank.model_inputs import model_facts, tensors_beside
 from executor.recording.failure import failure_of, write_failure
 from executor.recording.metrics import History
 from executor.recording.report import FIRST, LAST, TOLD, write_counts, write_report
@@ -117,8 +118,10 @@ class Session:
         self.interpreter = Interpreter(
             plan.program, self.context, self.recorder, observers, schedule or plan.schedule, self._workers
         )
-        if self.world.rank == 0 and self.context.network is not None:
-            self.model = TrainedModel(plan.root, plan.layers, self.context.network.layers)
+        if self.context.network is not None:
+            layers, writes = self.context.network.layers, self.world.rank == 0
+            beside = tensors_beside(plan, self.world, self.context.written)
+            self.model = TrainedModel(plan.root, plan.layers, layers, beside, writes)
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False
 
@@ -246,8 +249,7 @@ class Session:
         # after the peak was read: the copies that it makes are no part of training
         self._checkpoint(plan.epochs)
         if self.model is not None:
-            facts = {"classes": plan.classes, "multilabel": plan.multilabel, "dtype": plan.train["dtype"]}
-            self.model.finish(plan.epochs, facts)
+            self.model.finish(plan.epochs, model_facts(plan))
         self.interpreter.close()
         self._workers.close()
         self.recorder.close()

@@ -41,15 +41,17 @@ def check_executor() -> None:
         )
 
 
-def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], None]) -> None:
-    """Run ``python -m executor run DIR`` to its end; ``tell`` is called with each line of output.
+def start_executor(
+    directory: Path, arguments: Sequence[str], tell: Callable[[str], None], command: str = "run"
+) -> None:
+    """Run ``python -m executor COMMAND DIR`` to its end; ``tell`` is called with each line of output.
 
     Raises :class:`ConfigError` for wrong input, :class:`BackendError` if training fails otherwise. An interruption ends
     all ranks before this returns; they also end when this process is killed.
     """
     check_executor()
-    command = [sys.executable, "-P", "-m", PACKAGE, "run", str(directory), *arguments]
-    process = start_session(command, {**os.environ, "PYTHONUNBUFFERED": "1"})
+    words = [sys.executable, "-P", "-m", PACKAGE, command, str(directory), *arguments]
+    process = start_session(words, {**os.environ, "PYTHONUNBUFFERED": "1"})
     assert process.stdout is not None
     last: list[str] = []
     reason = ""
@@ -67,9 +69,11 @@ def start_executor(directory: Path, arguments: list[str], tell: Callable[[str], 
         raise
     if reason:
         # the executor ends with 2 for bad input, as simgnn does
-        raise (ConfigError if status == ConfigError.exit_status else BackendError)(f"run: {reason}")
+        raise (ConfigError if status == ConfigError.exit_status else BackendError)(f"{command}: {reason}")
     if status != 0:
-        raise BackendError(f"run: training ended with status {status}; last lines of output:\n" + "\n".join(last))
+        raise BackendError(
+            f"{command}: the executor ended with status {status}; last lines of output:\n" + "\n".join(last)
+        )
 
 
 def start_session(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":

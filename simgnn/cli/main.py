@@ -25,6 +25,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "simulate": "Predict how long an experiment takes on a hardware profile.",
         "run": "Train an experiment for real, with one process a rank.",
         "calibrate": "Measure this machine and write its hardware profile.",
+        "export": "Write the trained model of a run as a plain PyTorch module.",
         "compare": "Show, op by op, where a prediction and a run differ.",
         "validate": "Predict and run a suite of experiments, and score the predictions.",
         "partition": "Partition an experiment's graph and report how good the partition is.",

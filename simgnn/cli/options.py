@@ -71,6 +71,15 @@ EpochsOption = Annotated[
     int | None, typer.Option("--epochs", metavar="N", help="Number of epochs.", show_default=False)
 ]
 OutOption = Annotated[Path | None, path_option("--out", "DIR", "Run directory to write.")]
+RunArgument = Annotated[Path, path_argument("RUN", "The directory of a finished run.")]
+WeightsOption = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="last|best",
+        help="Weights after the last epoch, or after the epoch with the best validation accuracy.",
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier run directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
 ActivityOption = Annotated[

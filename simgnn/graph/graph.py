@@ -84,13 +84,15 @@ class Graph:
     """A directed graph by destination; undirected ones hold both directions of each edge. No self loops, no duplicates.
 
     ``features`` float32 or float16 [V, F_0], or a scipy ``csr_array`` or :class:`CentredRows` of that shape, or None.
-    ``labels`` int64 [V], or bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and disjoint. ``notes``:
-    what is synthetic, and what was corrected on reading.
+    ``feature_mean`` float64 [F_0]: what was subtracted from dense features (None: nothing; :class:`CentredRows` hold
+    their own). ``labels`` int64 [V], or bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and
+    disjoint. ``notes``: what is synthetic, and what was corrected on reading.
     """
 
     name: str
     csr: CSR
     features: Features | None = None
+    feature_mean: NDArray[np.float64] | None = None
     labels: NDArray[Any] | None = None
     train_mask: NDArray[np.bool_] | None = None
     validation_mask: NDArray[np.bool_] | None = None

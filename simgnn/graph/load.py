@@ -134,7 +134,7 @@ def with_centred_features(graph: Graph, source: str) -> Graph:
     features: Any = graph.features
     if features is None:
         raise GraphError(f"graph.centre: '{source}' has no features to centre; remove the option")
-    if isinstance(features, CentredRows):
+    if isinstance(features, CentredRows) or graph.feature_mean is not None:
         return graph  # a saved graph that was centred already
     notes = (*graph.notes, "features less the mean of their column")
     if graph.sparse_rows is not None:
@@ -143,7 +143,7 @@ def with_centred_features(graph: Graph, source: str) -> Graph:
     centred = np.empty(features.shape, dtype=np.float32)
     for first in range(0, len(centred), CHUNK_ROWS):
         centred[first : first + CHUNK_ROWS] = np.asarray(features[first : first + CHUNK_ROWS]) - mean
-    return replace(graph, features=centred, notes=notes)
+    return replace(graph, features=centred, feature_mean=mean, notes=notes)
 
 
 def _refuse(given: Mapping[str, Any], keys: tuple[str, ...], source: str) -> None:

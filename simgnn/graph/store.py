@@ -155,7 +155,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 FORMAT = "simgnn-graph-1"
 FACTS = "graph.json"
 DIGEST_BYTES = 1 << 22
-_PLAIN = ("labels", *(f"{name}_mask" for name in MASKS))
+_PLAIN = ("feature_mean", "labels", *(f"{name}_mask" for name in MASKS))
 _STATED = ("name", "classes", "multilabel", "symmetric", "synthetic_features", "synthetic_labels")
 
 

@@ -113,7 +113,7 @@ def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     real: Any = executor_process.start_session
 
     def start(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Any:
-        if list(command[1:5]) == ["-P", "-m", "executor", "run"]:
+        if list(command[1:4]) == ["-P", "-m", "executor"] and command[4] in ("run", "export", "infer"):
             return ForkedSession(command, environment)
         return real(command, environment)
 

@@ -17,6 +17,8 @@ from simgnn.partition.store import PartitionArtifact, key_of
 WHAT = "shards"
 DTYPES = ("float16", "float32", "float64")
 MASKS = ("train_mask", "validation_mask", "test_mask")
+MEAN = "mean"
+"""Array of what was subtracted from dense features; sparse ones hold it rank by rank."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,14 @@ class ShardArtifact:
             raise ConfigError(f"{self.path} holds no labels of rank {rank}; training needs a graph with labels")
         return self.folder.verify(name).array(name)
 
+    @property
+    def feature_mean(self) -> NDArray[np.float64] | None:
+        """What was subtracted from the features of all ranks, float64 [F_0]; None: nothing."""
+        for name in (MEAN, f"rank-0/features_{MEAN}"):
+            if name in self.folder.files:
+                return self.folder.verify(name).array(name)
+        return None
+
     def rank(self, rank: int) -> Shard:
         """Return the shard of one rank, memory-mapped, after its files are checked against their digests."""
         ranks = int(self.folder.details["ranks"])
@@ -95,11 +105,14 @@ def shard_artifact(graph: Graph, partition: PartitionArtifact, dtype: str, cache
             "with which accuracies mean nothing"
         )
     owner = partition.partition
-    name = f"{dtype}-{owner.ranks}-{key_of({'partition': partition.digest, 'dtype': dtype})}"
+    key = {"partition": partition.digest, "dtype": dtype, **({} if graph.feature_mean is None else {"centred": True})}
+    name = f"{dtype}-{owner.ranks}-{key_of(key)}"
     root = cache_folder(cache) if cache is not None else partition.path.parent.parent
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
         assert graph.features is not None
+        if graph.feature_mean is not None:
+            writer.array(MEAN, graph.feature_mean)
         for rank in range(owner.ranks):
             local = partition.local(rank)
             _write_shard(writer, graph, local.vertices, local.masters, rank, dtype)

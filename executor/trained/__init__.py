@@ -1,0 +1,1 @@
+"""Uses trained models: exports them as plain PyTorch modules, and computes the scores of all vertices with them."""

@@ -1,0 +1,79 @@
+"""``python -m executor export RUN``: writes a trained model as a plain PyTorch module with its weights."""
+
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+
+from executor.layers.build import build_layers
+from executor.trained.check import check_export
+from executor.trained.layer_texts import LayerText, pyg_layers, torch_layers
+from executor.trained.source import Target, module_source
+from executor.trained.weights import layer_tensors, read_weights
+from simgnn.errors import BackendError, ConfigError
+from simgnn.model.spec import BUILT_IN_LAYERS
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory
+from simgnn.record.trained import FEATURE_MEAN, VERTEX_VECTORS, ModelFile, Trained
+
+
+def export_model(trained: Trained, target: Target, out: Path) -> list[str]:
+    """Write the module ``out``, its weights (suffix ``.pt``), and for layers of the user's own their source; return
+    sentences for the user. All files are complete, and checked against the executor's layers, before the first of them
+    gets its name."""
+    described, weights = trained.described, read_weights(trained)
+    own = described.kind not in BUILT_IN_LAYERS
+    layers = _layers(described, weights, target)
+    beside = {name: weights[name] for name in (FEATURE_MEAN, VERTEX_VECTORS) if name in weights}
+    notes = _statistics_notes(trained)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.stem}.", dir=out.parent) as folder:
+        made = Path(folder) / out.name
+        files = [made, made.with_suffix(".pt")]
+        try:
+            made.write_text(module_source(described, trained.kept, target, layers, out.stem), encoding="utf-8")
+            torch.save({**layers.state, **beside}, files[1])
+            if own:
+                assert described.own_layers is not None
+                files.append(made.with_name(f"{out.stem}_layers.py"))
+                files[2].write_text(
+                    (trained.folder / described.own_layers).read_text(encoding="utf-8"), encoding="utf-8"
+                )
+        except (OSError, RuntimeError) as error:  # torch has errors of its own for a full disk
+            raise BackendError(f"{out}: the export cannot be written ({error}); make room there") from error
+        if not layers.imports or importlib.util.find_spec("torch_geometric") is not None:
+            off = check_export(made, described, weights)
+            notes.append(f"checked on a random graph: scores differ by at most {off:.1e} of the greatest one")
+        else:
+            notes.append("not checked, since torch_geometric is not installed here: pip install torch-geometric")
+        for file in reversed(files):  # the module comes last: where it is, the others are
+            os.replace(file, out.with_name(file.name))
+    written = ", ".join(out.with_name(file.name).name for file in files)
+    return [f"wrote {written} into {out.parent.resolve()}", *notes]
+
+
+def _layers(described: ModelFile, weights: dict[str, torch.Tensor], target: Target) -> LayerText:
+    specs, sampled = described.layers, described.inputs.sampled
+    if described.kind in BUILT_IN_LAYERS:
+        return (pyg_layers if target == "pyg" else torch_layers)(specs, weights, sampled)
+    if described.own_layers is None:
+        raise ConfigError("RUN: model.json names no source of the user's own layers; train again (simgnn run)")
+    made = tuple(f"layer({spec.width_in}, {spec.width_out}, activation={spec.activation})" for spec in specs)
+    # the run's layers hold the user's modules, the exported model is made of these
+    state = {tensor.replace(".module.", ".", 1): value for tensor, value in layer_tensors(weights).items()}
+    return LayerText("", (), made, state)
+
+
+def _statistics_notes(trained: Trained) -> list[str]:
+    """Warn of layers of the user's own that keep statistics of rows, such as BatchNorm: each rank keeps its own."""
+    ranks = read_result(RunDirectory(trained.root).result).ranks
+    kept = [name for layer in build_layers(trained.described.layers, 0) for name, _ in layer.named_buffers()]
+    if ranks == 1 or not kept:
+        return []
+    return [
+        f"warning: {kept[0]} and other statistics of the layers are those of rank 0, since each of the {ranks} ranks "
+        "kept its own, of its own vertices; scores of other ranks' vertices differ from the run's evaluation. Train on "
+        "one rank, or with layers that keep no statistics, to take home the same scores"
+    ]

@@ -1,0 +1,43 @@
+"""Layers that a user would write, whose sums add up over parts of the edges."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Sums(nn.Module):
+    """Sums of transformed rows beside a vertex's own, normalised by degree."""
+
+    reduction = "sum"
+
+    def __init__(self, width_in: int, width_out: int, *, activation: bool) -> None:
+        super().__init__()
+        self.neighbours, self.own = nn.Linear(width_in, width_out), nn.Linear(width_in, width_out)
+        self.activation = activation
+
+    def prepare(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.neighbours(rows)
+
+    def aggregate(self, csr: Any, prepared: torch.Tensor) -> torch.Tensor:
+        return csr.sum(prepared * (csr.degrees + 1).to(prepared.dtype).rsqrt()[:, None])
+
+    def update(self, aggregated: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        rows = aggregated + self.own(own)
+        return torch.tanh(rows) if self.activation else rows
+
+
+class Whole(nn.Module):
+    """One function of the edges and of all rows, with running statistics of its output."""
+
+    def __init__(self, width_in: int, width_out: int, *, activation: bool) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(width_in, width_out), nn.BatchNorm1d(width_out)
+        self.activation = activation
+
+    def forward(self, csr: Any, rows: torch.Tensor) -> torch.Tensor:
+        target = torch.repeat_interleave(torch.arange(csr.rows), csr.indptr.diff())
+        found = csr.mean(self.linear(rows)) + self.linear(rows)[: csr.rows]
+        degree = torch.zeros(csr.rows, dtype=rows.dtype).index_add(0, target, torch.ones(len(target), dtype=rows.dtype))
+        found = self.norm(found) / (degree + 1)[:, None]
+        return torch.relu(found) if self.activation else found

@@ -1,0 +1,113 @@
+"""Exported models give the scores of the run's own last evaluation, on raw data and without simgnn."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from simgnn.graph.load import with_centred_features
+from tests.executor.runs import small_graph
+from tests.executor.trained.exported_runs import (
+    BOUND,
+    Case,
+    evaluated_scores,
+    exported_scores,
+    raw_data,
+    relative_error,
+)
+
+FAST = (
+    Case("vanilla", "gcn"),
+    Case("vanilla", "gat", "float64", ("model.heads=2",)),
+    Case("vanilla", "own", "float64"),
+    Case("cdfgnn", "gin", "float64"),
+    Case("distdgl", "gcn", "float64"),
+    Case("distdgl", "sage", "float64", ("placement.sparse_embedding=3",), hosts=2),
+)
+
+
+def _name(case: Case) -> str:
+    return f"{case.system}_{case.kind.rpartition(':')[2]}_{case.dtype}"
+
+
+def test_scores_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
+    graph = small_graph()
+    x, edges = raw_data(graph)
+    folders = [case.prepared(graph, tmp_path / _name(case), 2) for case in FAST]
+    expected = evaluated_scores(folders, 2, tmp_path / "ranks")
+    for case, folder, scores in zip(FAST, folders, expected, strict=True):
+        for target in ("pyg", "torch"):
+            found = exported_scores(folder, target, x, edges, tmp_path / f"{_name(case)}_{target}.py")
+            assert relative_error(found, scores) <= BOUND[case.dtype], (_name(case), target)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_model_of_every_system_is_exported_exactly(
+    ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = small_graph(400)
+    x, edges = raw_data(graph)
+    cases = [
+        Case(system, kind, dtype)
+        for system in ("vanilla", "cdfgnn", "distdgl")
+        for kind in ("gcn", "sage", "gin", "gat", "own")
+        for dtype in ("float32", "float64")
+        if (system, kind) != ("distdgl", "own")  # mini-batches take built-in layers only
+    ]
+    folders = [case.prepared(graph, tmp_path / _name(case), ranks) for case in cases]
+    expected = evaluated_scores(folders, ranks, tmp_path / "ranks")
+    worst: dict[tuple[str, str, str], float] = {}
+    for case, folder, scores in zip(cases, folders, expected, strict=True):
+        for target in ("pyg", "torch"):
+            found = exported_scores(folder, target, x, edges, tmp_path / f"{_name(case)}_{target}.py")
+            group = (case.system, case.dtype, target)
+            worst[group] = max(worst.get(group, 0.0), relative_error(found, scores))
+    with capsys.disabled():
+        for (system, dtype, target), error in worst.items():
+            print(f"\n{ranks} ranks, {system}, {dtype}, --to {target}: {error:.1e}", end="")
+    assert all(error <= BOUND[dtype] for (_, dtype, _), error in worst.items())
+
+
+def test_the_mean_of_the_training_graph_is_subtracted(tmp_path: Path) -> None:
+    graphs = {name: small_graph(sparse_features=name == "sparse") for name in ("dense", "sparse")}
+    case, folders = Case("vanilla", "sage", "float64"), []
+    for name, raw in graphs.items():
+        centred = with_centred_features(raw, name)
+        folders.append(case.prepared(centred, tmp_path / name, 1))
+    expected = evaluated_scores(folders, 1, tmp_path / "ranks")
+    for name, folder, scores in zip(graphs, folders, expected, strict=True):
+        x, edges = raw_data(graphs[name])
+        found = exported_scores(folder, "torch", x, edges, tmp_path / f"{name}.py")
+        assert relative_error(found, scores) <= BOUND["float64"], name
+        moved = exported_scores(folder, "torch", x + 1, edges, tmp_path / f"{name}.py")
+        assert relative_error(moved, scores) > 1e-3, "the mean is that of the training graph, not of what is given"
+
+
+PLAIN = """\
+import sys
+sys.modules["simgnn"] = sys.modules["executor"] = None
+import torch, model
+x, edges, scores = torch.load("data.pt")
+with torch.no_grad():
+    assert torch.equal(model.load()(x, edges), scores)
+"""
+
+
+def test_the_file_needs_nothing_of_simgnn(tmp_path: Path) -> None:
+    graph = small_graph()
+    folder = Case("vanilla", "tests.executor.trained.own_sums:Whole").prepared(graph, tmp_path / "run", 1)
+    [expected] = evaluated_scores([folder], 1, tmp_path / "ranks")
+    x, edges = raw_data(graph)
+    scores = exported_scores(folder, "pyg", x, edges, tmp_path / "home" / "model.py")
+    assert relative_error(scores, expected) <= BOUND["float32"]
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["model.pt", "model.py", "model_layers.py"]
+    torch.save((x, edges, scores), tmp_path / "home" / "data.pt")
+    subprocess.run([sys.executable, "-c", PLAIN], cwd=tmp_path / "home", check=True)
+    tree = ast.parse((tmp_path / "home" / "model.py").read_text())
+    imports = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    assert "torch" in imports
+    assert ast.get_docstring(tree) is not None
