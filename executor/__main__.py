@@ -40,6 +40,11 @@ def main(arguments: list[str] | None = None) -> int:
     export.add_argument("--weights", choices=("last", "best"), required=True)
     export.add_argument("--to", choices=("pyg", "torch"), required=True)
     export.add_argument("--out", type=Path, required=True)
+    infer = commands.add_parser("infer", help="compute the scores of all vertices with a trained model")
+    infer.add_argument("directory", type=Path)
+    infer.add_argument("--run", type=Path, required=True)
+    infer.add_argument("--weights", choices=("last", "best"), required=True)
+    infer.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     run = commands.add_parser("run", usage=USAGE)
     run.add_argument("directory", type=Path)
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
@@ -48,10 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "export":
         return _told(lambda: _export(options))
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return _rank(options.directory, options.device, options.resume)
+        return _rank(options)
     # pyarrow: loaded by the launcher, and by ranks only after their allocator is tuned
-    from executor.launch.launcher import launch
+    from executor.launch.launcher import launch, run_plan
+    from executor.state.plan import RunPlan
 
+    if options.command == "infer":
+        command = [sys.executable, "-P", "-m", "executor", *words]
+        return _told(lambda: run_plan(RunPlan.open(options.directory), command)[0])
     passed = ["--device", options.device, *(["--resume"] if options.resume else [])]
     return _told(lambda: launch(options.directory, passed))
 
@@ -75,7 +84,7 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _rank(directory: Path, device: str, resume: bool) -> int:
+def _rank(options: argparse.Namespace) -> int:
     leave_working_directory()
     tune_allocator()  # first: importing pyarrow starts a thread, which would share its heap with others
     if LAUNCHER in os.environ:
@@ -86,10 +95,16 @@ def _rank(directory: Path, device: str, resume: bool) -> int:
         # torch and pyarrow: loaded by ranks, after the allocator is tuned
         from executor.rank.session import end_process, run_rank
 
+        if options.command == "infer":
+            from executor.trained.inference import infer_rank
+
     # torch warns once a process; tests cover the few functions that are used
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
-    status = run_rank(directory, device, resume)
+    if options.command == "infer":
+        status = infer_rank(options.directory, options.run, options.weights, options.device)
+    else:
+        status = run_rank(options.directory, options.device, options.resume)
     end_process(status)
     return status
 

@@ -95,8 +95,8 @@ def _copy_to(op: Op, context: RankContext, device: torch.device) -> Handler:
 def sparse(op: Op, template: Template, context: RankContext) -> Handler:
     """Pack the rows of a sparse matrix that the route names, one block of bytes per peer; or unpack received blocks."""
     read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
-    assert context.task is not None
-    features = context.task.features
+    features = context.store.values[context.store.slot("features")]
+    assert isinstance(features, torch.Tensor)
     assert features.layout == torch.sparse_csr
     width, dtype, route = int(features.shape[1]), features.dtype, context.route(op)
 

@@ -42,11 +42,22 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
     """
     plan = RunPlan.open(root)
     plan.check_unfinished()
+    status, reason = run_plan(plan, [sys.executable, "-P", "-m", "executor", "run", str(root), *arguments], seats)
+    if status == 1:
+        # loads torch, which a run that goes well has no need of here
+        from executor.recording.report import write_report
+
+        write_report(plan, "failed", reason)
+    return status
+
+
+def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None = None) -> tuple[int, str]:
+    """Run ``command`` once for each rank of a plan; return the exit status and, if ranks failed, the reason, which is
+    printed. The status is 2 for wrong input, with which nothing ran."""
     plan.trace.mkdir(exist_ok=True)
     clear_failures(plan.trace)
     rendezvous = plan.trace / f".rendezvous-{os.getpid()}"
     rendezvous.unlink(missing_ok=True)
-    command = [sys.executable, "-P", "-m", "executor", "run", str(root), *arguments]
     try:
         with ended_together() as running:
             for rank in range(plan.ranks):
@@ -55,21 +66,15 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
                 environment[RENDEZVOUS] = str(rendezvous.resolve())
                 running.append(subprocess.Popen([*(seat.prefix if seat else ()), *command], env=environment))
             if not watch(running):
-                return 0
+                return 0, ""
             first = {rank for rank, process in enumerate(running) if process.returncode}  # as watch saw it
             _wait(running)
             reason = _reason(plan, running, first)
             print(f"executor: error: {reason}", file=sys.stderr, flush=True)
             statuses = [process.poll() for process in running]
-        if 2 in statuses:  # the user's input is wrong: nothing ran, there is nothing to report
-            return 2
-        # loads torch, which a run that goes well has no need of here
-        from executor.recording.report import write_report
-
-        write_report(plan, "failed", reason)
-        return 1
+        return (2 if 2 in statuses else 1), reason
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return INTERRUPTED, ""
     finally:
         rendezvous.unlink(missing_ok=True)
 

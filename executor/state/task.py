@@ -101,15 +101,14 @@ def load_task(
     """A rank's shard as tensors on its device; features and multi-labels in the training dtype. ``sparse_input``:
     sparse features stay sparse; else they become dense rows."""
     assert shard.labels is not None
-    mean = shard.features.mean if sparse_input and isinstance(shard.features, CentredRows) else None
     return Task(
-        features=_features(shard, dtype, sparse_input).to(device),
+        features=input_rows(shard, dtype, sparse_input).to(device),
         labels=torch.from_numpy(np.array(shard.labels)).to(device, dtype if multilabel else torch.int64),
         rows=split_rows(shard, device),
         train_total=train_total,
         classes=classes,
         multilabel=multilabel,
-        feature_mean=None if mean is None else torch.from_numpy(np.array(mean)).to(device, dtype),
+        feature_mean=input_mean(shard, dtype, device, sparse_input),
     )
 
 
@@ -120,7 +119,15 @@ def split_rows(shard: Shard, device: torch.device) -> tuple[torch.Tensor, torch.
     return train, validation, test
 
 
-def _features(shard: Shard, dtype: torch.dtype, sparse_input: bool) -> torch.Tensor:
+def input_mean(shard: Shard, dtype: torch.dtype, device: torch.device, sparse_input: bool) -> torch.Tensor | None:
+    """Return what was subtracted from features that stay sparse, [F_0]; None: nothing."""
+    if not sparse_input or not isinstance(shard.features, CentredRows):
+        return None
+    return torch.from_numpy(np.array(shard.features.mean)).to(device, dtype)
+
+
+def input_rows(shard: Shard, dtype: torch.dtype, sparse_input: bool) -> torch.Tensor:
+    """Return the features of a shard, dense or (``sparse_input``) sparse CSR, as layer 1 reads them."""
     features = shard.features
     if isinstance(features, np.ndarray):
         return torch.from_numpy(np.array(features)).to(dtype)

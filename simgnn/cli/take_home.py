@@ -1,14 +1,33 @@
-"""Takes the trained model of a run out of simgnn, for ``simgnn export``."""
+"""Uses the trained model of a run, for ``simgnn export`` and ``simgnn infer``."""
 
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from simgnn.cli.executor_process import start_executor
-from simgnn.errors import ConfigError
-from simgnn.outputs import check_output_file
-from simgnn.record.trained import Which, open_trained
+import numpy as np
+from safetensors.numpy import load_file
 
-MODULE = ".py"
+from simgnn.cli.executor_process import check_executor, start_executor
+from simgnn.cli.tables.console import Reporter
+from simgnn.errors import ConfigError, GraphError
+from simgnn.graph.graph import Graph
+from simgnn.graph.load import with_centred_features
+from simgnn.limits import MAX_RANKS
+from simgnn.model.user_layer import user_shape
+from simgnn.outputs import check_output_file, make_parent
+from simgnn.partition.local.shards import shard_artifact
+from simgnn.planner.directory import write_run_directory
+from simgnn.planner.inference import inference_experiment, plan_inference, with_classes
+from simgnn.planner.prepare import Prepared, obtain_partition, read_graph
+from simgnn.record.rundir import RunDirectory, write_table
+from simgnn.record.scores import accuracies, scores_table
+from simgnn.record.trained import FEATURE_MEAN, VERTEX_VECTORS, Trained, Which, open_trained, score_file
+from simgnn.tomlfile import deep_merge, load_toml, parse_override
+
+MODULE, TABLE = ".py", ".parquet"
 
 
 def which_weights(text: str) -> Which:
@@ -38,3 +57,109 @@ def export_run(run: Path, target: str, which: Which, out: Path, force: bool, tel
         raise ConfigError(f"--out: {', '.join(taken)} exists already; name another file, or replace it with --force")
     arguments = ["--to", target, "--weights", which, "--out", str(out)]
     start_executor(run, arguments, tell, command="export")
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """What :func:`infer_run` wrote. ``accuracy``: by split, None without labels of these classes."""
+
+    out: Path
+    graph: str
+    vertices: int
+    epoch: int
+    metric: str
+    accuracy: Mapping[str, float | None] | None
+
+
+def infer_run(
+    run: Path, source: str | None, overrides: Sequence[str], ranks: int, which: Which, out: Path, reporter: Reporter
+) -> Inferred:
+    """Compute the scores of all vertices with the trained model of a run, on ``ranks`` ranks of this machine, and write
+    them to the Parquet file ``out``.
+
+    ``source``: the graph, as ``graph.source`` names one; None: the run's own. ``overrides``: options of the graph, such
+    as "graph.vertices=100". Raises :class:`ConfigError` or :class:`GraphError` for a run without a model, or a graph
+    that does not suit it."""
+    check_executor()
+    check_output_file(out, "--out")
+    if out.suffix != TABLE:
+        raise ConfigError(f"--out: got {out}, expected a file that ends with {TABLE}")
+    if not 1 <= ranks <= MAX_RANKS:
+        raise ConfigError(f"--ranks: got {ranks}, expected 1..{MAX_RANKS}")
+    trained = open_trained(run, which)
+    described, stated = trained.described, load_toml(RunDirectory(run).experiment)
+    table = _graph_table(stated["graph"], source, overrides)
+    experiment = inference_experiment(stated, table, described.layers[0].function, ranks)
+    user_shape(described.kind)  # raises before minutes go into graph and partition
+    graph = _with_inputs(read_graph(experiment, None, reporter.stage), trained, source)
+    artifact = obtain_partition(experiment, graph, None, reporter.stage)
+    stats = with_classes(artifact.stats, described.classes, described.multilabel)
+    prepared = Prepared(experiment, stats, plan_inference(experiment, stats), graph, artifact)
+    shards = shard_artifact(graph, artifact, described.dtype)
+    make_parent(out)
+    with tempfile.TemporaryDirectory(prefix=f".{out.stem}.", dir=out.parent) as folder:
+        root = write_run_directory(prepared, Path(folder) / "plan", None, shards=shards.path)
+        reporter.stage(f"scores: {graph.vertices:,} vertices on {ranks} rank{'s' if ranks > 1 else ''}")
+        words = ["--run", str(run.resolve()), "--weights", which]
+        start_executor(root, words, reporter.stage, command="infer")
+        scores = np.empty((graph.vertices, described.classes), described.dtype)
+        for rank in range(ranks):
+            scores[artifact.owned(rank)] = np.load(score_file(root, rank))
+        vertices = np.arange(graph.vertices, dtype=np.int64)
+        made = Path(folder) / out.name
+        write_table(scores_table(scores, described.multilabel, vertices), made)
+        os.replace(made, out)
+    alike = (graph.classes, graph.multilabel) == (described.classes, described.multilabel)
+    found = accuracies(scores, graph) if alike and graph.labels is not None else None
+    metric = "micro-F1" if described.multilabel else "accuracy"
+    return Inferred(out, graph.name, graph.vertices, trained.kept.epoch, metric, found)
+
+
+def _graph_table(stated: Mapping[str, Any], source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return ``[graph]`` for a forward pass: the run's, or that of another graph, which is symmetrised as the run's."""
+    table: dict[str, Any] = {key: value for key, value in stated.items() if key != "centre"}  # by the run's own mean
+    if source is not None:
+        kept = {key: stated[key] for key in ("symmetrise",) if key in stated}
+        table = {**kept, "source": source}
+    elif overrides:
+        raise ConfigError(
+            f"--set: got {overrides[0]} without --graph, expected none: the run's own graph has its options"
+        )
+    for text in overrides:
+        changed = parse_override(text)
+        if set(changed) != {"graph"} or "source" in changed["graph"] or "centre" in changed["graph"]:
+            raise ConfigError(
+                f"--set: got '{text}', expected an option of the graph that --graph names, such as graph.vertices=100 "
+                "(features are centred as the run did it)"
+            )
+        table = deep_merge({"graph": table}, changed)["graph"]
+    return table
+
+
+def _with_inputs(graph: Graph, trained: Trained, source: str | None) -> Graph:
+    """Return the graph with the rows that layer 1 reads. Raises :class:`GraphError` for features of another width."""
+    inputs = trained.described.inputs
+    if graph.features is None:
+        raise GraphError(
+            f"graph '{graph.name}' has no features, expected {inputs.feature_width} a vertex, as the model of "
+            f"{trained.root} reads"
+        )
+    width = int(graph.features.shape[1])
+    if width != inputs.feature_width:
+        raise GraphError(
+            f"graph '{graph.name}' has {width} features a vertex, expected {inputs.feature_width}, as the model of "
+            f"{trained.root} reads"
+        )
+    tensors = load_file(trained.weights)
+    if inputs.centred:
+        graph = with_centred_features(graph, graph.name, tensors[FEATURE_MEAN])
+    if not inputs.vector_width:
+        return graph
+    if source is not None:
+        raise GraphError(
+            f"--graph: got {source}, expected none: the model of {trained.root} learned a vector for each vertex of "
+            "its own graph (placement.sparse_embedding), and has none for others"
+        )
+    features: Any = graph.features
+    rows = features if isinstance(features, np.ndarray) else features.toarray()
+    return replace(graph, features=np.concatenate((rows, tensors[VERTEX_VECTORS]), axis=1))

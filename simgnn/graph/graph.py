@@ -23,10 +23,11 @@ class CentredRows:
     mean: NDArray[np.float64]
 
     @classmethod
-    def of(cls, rows: sparse.csr_array) -> "CentredRows":
-        """Subtract from each column of rows [n, F] its mean, computed in float64."""
-        # rows.mean(dtype=float64) of SciPy adds float32 values up in float32
-        mean = np.bincount(rows.indices, rows.data, minlength=rows.shape[1]) / rows.shape[0]
+    def of(cls, rows: sparse.csr_array, mean: NDArray[np.float64] | None = None) -> "CentredRows":
+        """Subtract ``mean`` [F] from rows [n, F]; None: the mean of each column, computed in float64."""
+        if mean is None:
+            # rows.mean(dtype=float64) of SciPy adds float32 values up in float32
+            mean = np.bincount(rows.indices, rows.data, minlength=rows.shape[1]) / rows.shape[0]
         ones = sparse.csr_array(np.ones((rows.shape[0], 1), rows.dtype))
         extended: Any = sparse.csr_array(sparse.hstack((rows, ones), "csr"))
         extended.sort_indices()

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
 from simgnn.graph.graph import MASKS, CentredRows, Graph
@@ -127,8 +128,9 @@ def _completed(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:
     return graph
 
 
-def with_centred_features(graph: Graph, source: str) -> Graph:
-    """Subtract from each feature column its mean over all vertices, which is taken in float64. Sparse features stay
+def with_centred_features(graph: Graph, source: str, mean: NDArray[np.float64] | None = None) -> Graph:
+    """Subtract from each feature column its mean over all vertices, which is taken in float64, or the ``mean`` [F_0] of
+    another graph. Sparse features stay
     sparse (:class:`CentredRows`). Dense ones become float32 and lie in memory, 4 V F_0 bytes, even if they were
     memory-mapped. Raises :class:`GraphError` for a graph without features."""
     features: Any = graph.features
@@ -138,8 +140,9 @@ def with_centred_features(graph: Graph, source: str) -> Graph:
         return graph  # a saved graph that was centred already
     notes = (*graph.notes, "features less the mean of their column")
     if graph.sparse_rows is not None:
-        return replace(graph, features=CentredRows.of(graph.sparse_rows), notes=notes)
-    mean = np.asarray(features.mean(axis=0, dtype=np.float64)).ravel()
+        return replace(graph, features=CentredRows.of(graph.sparse_rows, mean), notes=notes)
+    if mean is None:
+        mean = np.asarray(features.mean(axis=0, dtype=np.float64)).ravel()
     centred = np.empty(features.shape, dtype=np.float32)
     for first in range(0, len(centred), CHUNK_ROWS):
         centred[first : first + CHUNK_ROWS] = np.asarray(features[first : first + CHUNK_ROWS]) - mean

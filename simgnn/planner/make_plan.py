@@ -70,7 +70,20 @@ def _check_actions(experiment: Experiment, program: Program) -> None:
         raise ProgramError(problems)
 
 
-def _full_graph(experiment: Experiment, stats: PartitionStats) -> tuple[Program, tuple[LayerSpec, ...], dict[str, Any]]:
+@dataclass(frozen=True)
+class Arranged:
+    """The layers of a plan on the full graph. ``rows``: which rows of layer 1 travel, "input" or "transformed";
+    ``stats``: those of the partition, with features that count as dense where layers or communication need that."""
+
+    model: ModelSpec
+    rows: str
+    sizes: Sizes
+    stats: PartitionStats
+    resolved: dict[str, Any]
+
+
+def arrange_layers(experiment: Experiment, stats: PartitionStats) -> Arranged:
+    """Choose order and inputs of all layers. Raises :class:`ConfigError` for layers that do not suit the policies."""
     facts, model, communication = stats.facts, experiment.model, cast(Communication, experiment.communication)
     # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
     if communication.dense_inputs or (facts.centred_features and not model.built_in):
@@ -95,7 +108,13 @@ def _full_graph(experiment: Experiment, stats: PartitionStats) -> tuple[Program,
         **({"model.activation": layers[0].function} if model.built_in else {}),
         **communication.resolved(rows),
     }
-    return _program(experiment, stats, replace(chosen, layers=layers), rows, sizes), layers, resolved
+    return Arranged(replace(chosen, layers=layers), rows, sizes, stats, resolved)
+
+
+def _full_graph(experiment: Experiment, stats: PartitionStats) -> tuple[Program, tuple[LayerSpec, ...], dict[str, Any]]:
+    found = arrange_layers(experiment, stats)
+    program = _program(experiment, found.stats, found.model, found.rows, found.sizes)
+    return program, found.model.layers, found.resolved
 
 
 def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
@@ -133,7 +152,7 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
     training_state(builder, layers, names, stats, optimizer)
     segments = Segments(builder, model, names)
     fetched_in = names.forward if resends else names.setup
-    sums = sizes.sums(segments, _Transfers(experiment.freshness, experiment.codec, builder), rows, fetched_in)
+    sums = sizes.sums(segments, ChosenTransfers(experiment.freshness, experiment.codec, builder), rows, fetched_in)
     full_graph = FullGraphPlan(segments, sums)
     full_graph.inputs()
     for layer in layers:
@@ -148,7 +167,7 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
 
 
 @dataclass(frozen=True)
-class _Transfers:
+class ChosenTransfers:
     """How the experiment's freshness and codec carry out transfers. Loading checked what freshness serves."""
 
     freshness: Freshness

@@ -93,6 +93,12 @@ class Trained:
         return self.folder / self.kept.file
 
 
+def score_file(root: Path, rank: int) -> Path:
+    """Return the file of a forward pass in the folder ``root`` into which a rank writes the scores of its vertices,
+    [n, classes] in the order of its rows."""
+    return root / f"scores-{rank}.npy"
+
+
 def open_trained(root: Path, which: Which) -> Trained:
     """Read the model of a finished run. Raises :class:`ConfigError` if there is no such run, if it has not finished, or
     if its directory lacks a file."""
