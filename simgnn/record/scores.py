@@ -10,8 +10,8 @@ from simgnn.graph.graph import MASKS, Graph
 
 
 def scores_table(scores: NDArray[Any], multilabel: bool, vertices: NDArray[np.int64]) -> pa.Table:
-    """Return a table with a row for each vertex: ``vertex`` (its id), ``class`` (that of the greatest score; with several
-    labels a vertex a list of those whose score is above 0), ``score_0`` ... ``score_k-1``. ``scores`` [V, k];
+    """Return a table with a row for each vertex: ``vertex`` (its id), ``class`` (that of the greatest score; with
+    several labels a vertex a list of those whose score is above 0), ``score_0`` ... ``score_k-1``. ``scores`` [V, k];
     ``vertices`` [V]: ids."""
     classes: Any
     if multilabel:

@@ -28,11 +28,11 @@ class Sums(nn.Module):
 
 
 class Whole(nn.Module):
-    """One function of the edges and of all rows, with running statistics of its output."""
+    """One function of the edges and of all rows, which walks the edges itself."""
 
     def __init__(self, width_in: int, width_out: int, *, activation: bool) -> None:
         super().__init__()
-        self.linear, self.norm = nn.Linear(width_in, width_out), nn.BatchNorm1d(width_out)
+        self.linear, self.norm = nn.Linear(width_in, width_out), nn.LayerNorm(width_out)
         self.activation = activation
 
     def forward(self, csr: Any, rows: torch.Tensor) -> torch.Tensor:

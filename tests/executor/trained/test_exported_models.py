@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from executor.trained.export import export_model
 from simgnn.graph.load import with_centred_features
+from simgnn.record.trained import open_trained
 from tests.executor.runs import small_graph
 from tests.executor.trained.exported_runs import (
     BOUND,
@@ -23,11 +25,21 @@ FAST = {
     "gcn": Case("vanilla", "gcn"),
     "gat": Case("vanilla", "gat", "float64", ("model.heads=2",)),
     "own": Case("vanilla", "own", "float64"),
+    "whole": Case("vanilla", "tests.executor.trained.own_sums:Whole", "float64"),
     "cached": Case("cdfgnn", "gin", "float64"),
     "vectors": Case("distdgl", "gcn", "float64", ("placement.sparse_embedding=3",), hosts=2),
     "centred": Case("vanilla", "sage", "float64"),
     "centred sparse": Case("vanilla", "sage", "float64"),
 }
+
+PLAIN = """\
+import sys
+sys.modules["simgnn"] = sys.modules["executor"] = None
+import torch, model
+x, edges, scores = torch.load("data.pt")
+with torch.no_grad():
+    assert torch.equal(model.load()(x, edges), scores)
+"""
 
 
 def _name(case: Case) -> str:
@@ -46,6 +58,24 @@ def test_scores_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
             assert relative_error(exported_scores(folder, target, x, edges, out), scores) <= BOUND[case.dtype], name
             if "centred" in name:  # by the mean of the training graph, not of what is given
                 assert relative_error(exported_scores(folder, target, x + 1, edges, out), scores) > 1e-3
+    _works_without_simgnn(tmp_path / "own", *raw_data(raw["own"]), tmp_path / "home")
+
+
+def _works_without_simgnn(folder: Path, x: torch.Tensor, edges: torch.Tensor, home: Path) -> None:
+    scores = exported_scores(folder, "pyg", x, edges, home / "model.py")
+    assert sorted(path.name for path in home.iterdir()) == ["model.pt", "model.py", "model_layers.py"]
+    torch.save((x, edges, scores), home / "data.pt")
+    subprocess.run([sys.executable, "-c", PLAIN], cwd=home, check=True)
+    tree = ast.parse((home / "model.py").read_text())
+    assert ast.get_docstring(tree) is not None
+
+
+def test_statistics_that_ranks_keep_apart_are_told(tmp_path: Path) -> None:
+    case = Case("vanilla", "tests.executor.layers.own_layers:Drop", settings=("train.epochs=1",))
+    folder = case.prepared(small_graph(), tmp_path / "run", 2)
+    evaluated_scores([folder], 2, tmp_path / "ranks")
+    notes = export_model(open_trained(folder, "last"), "pyg", tmp_path / "model.py")
+    assert "norm.running_mean and other statistics of the layers are those of rank 0" in " ".join(notes)
 
 
 @pytest.mark.slow
@@ -74,29 +104,3 @@ def test_every_model_of_every_system_is_exported_exactly(
         for (system, dtype, target), error in worst.items():
             print(f"\n{ranks} ranks, {system}, {dtype}, --to {target}: {error:.1e}", end="")
     assert all(error <= BOUND[dtype] for (_, dtype, _), error in worst.items())
-
-
-PLAIN = """\
-import sys
-sys.modules["simgnn"] = sys.modules["executor"] = None
-import torch, model
-x, edges, scores = torch.load("data.pt")
-with torch.no_grad():
-    assert torch.equal(model.load()(x, edges), scores)
-"""
-
-
-def test_the_file_needs_nothing_of_simgnn(tmp_path: Path) -> None:
-    graph = small_graph()
-    folder = Case("vanilla", "tests.executor.trained.own_sums:Whole").prepared(graph, tmp_path / "run", 1)
-    [expected] = evaluated_scores([folder], 1, tmp_path / "ranks")
-    x, edges = raw_data(graph)
-    scores = exported_scores(folder, "pyg", x, edges, tmp_path / "home" / "model.py")
-    assert relative_error(scores, expected) <= BOUND["float32"]
-    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["model.pt", "model.py", "model_layers.py"]
-    torch.save((x, edges, scores), tmp_path / "home" / "data.pt")
-    subprocess.run([sys.executable, "-c", PLAIN], cwd=tmp_path / "home", check=True)
-    tree = ast.parse((tmp_path / "home" / "model.py").read_text())
-    imports = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    assert "torch" in imports
-    assert ast.get_docstring(tree) is not None
