@@ -1,5 +1,6 @@
 """``python -m executor export RUN``: writes a trained model as a plain PyTorch module with its weights."""
 
+import ast
 import importlib.util
 import os
 import tempfile
@@ -16,7 +17,7 @@ from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
-from simgnn.record.trained import FEATURE_MEAN, VERTEX_VECTORS, ModelFile, Trained
+from simgnn.record.trained import FEATURE_MEAN, VERTEX_VECTORS, ModelFile, Trained, find_own_layers
 
 
 def export_model(trained: Trained, target: Target, out: Path) -> list[str]:
@@ -25,6 +26,8 @@ def export_model(trained: Trained, target: Target, out: Path) -> list[str]:
     gets its name."""
     described, weights = trained.described, read_weights(trained)
     own = described.kind not in BUILT_IN_LAYERS
+    find_own_layers(trained.root)
+    source = _own_source(trained) if own else ""
     layers = _layers(described, weights, target)
     beside = {name: weights[name] for name in (FEATURE_MEAN, VERTEX_VECTORS) if name in weights}
     notes = _statistics_notes(trained)
@@ -36,11 +39,8 @@ def export_model(trained: Trained, target: Target, out: Path) -> list[str]:
             made.write_text(module_source(described, trained.kept, target, layers, out.stem), encoding="utf-8")
             torch.save({**layers.state, **beside}, files[1])
             if own:
-                assert described.own_layers is not None
                 files.append(made.with_name(f"{out.stem}_layers.py"))
-                files[2].write_text(
-                    (trained.folder / described.own_layers).read_text(encoding="utf-8"), encoding="utf-8"
-                )
+                files[2].write_text(source, encoding="utf-8")
         except (OSError, RuntimeError) as error:  # torch has errors of its own for a full disk
             raise BackendError(f"{out}: the export cannot be written ({error}); make room there") from error
         if not layers.imports or importlib.util.find_spec("torch_geometric") is not None:
@@ -54,12 +54,22 @@ def export_model(trained: Trained, target: Target, out: Path) -> list[str]:
     return [f"wrote {written} into {out.parent.resolve()}", *notes]
 
 
+def _own_source(trained: Trained) -> str:
+    """Return the source of the user's own layers. Raises :class:`ConfigError` if it does not define their class."""
+    described, name = trained.described, trained.described.kind.partition(":")[2]
+    source = "" if described.own_layers is None else (trained.folder / described.own_layers).read_text(encoding="utf-8")
+    if not any(isinstance(node, ast.ClassDef) and node.name == name for node in ast.parse(source).body):
+        raise ConfigError(
+            f"model.kind: got '{described.kind}', whose file does not define the class {name}; expected, for an export, "
+            "the module that defines it: name that module, and train again"
+        )
+    return source
+
+
 def _layers(described: ModelFile, weights: dict[str, torch.Tensor], target: Target) -> LayerText:
     specs, sampled = described.layers, described.inputs.sampled
     if described.kind in BUILT_IN_LAYERS:
         return (pyg_layers if target == "pyg" else torch_layers)(specs, weights, sampled)
-    if described.own_layers is None:
-        raise ConfigError("RUN: model.json names no source of the user's own layers; train again (simgnn run)")
     made = tuple(f"layer({spec.width_in}, {spec.width_out}, activation={spec.activation})" for spec in specs)
     # the run's layers hold the user's modules, the exported model is made of these
     state = {tensor.replace(".module.", ".", 1): value for tensor, value in layer_tensors(weights).items()}

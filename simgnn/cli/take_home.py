@@ -24,7 +24,15 @@ from simgnn.planner.inference import inference_experiment, plan_inference, with_
 from simgnn.planner.prepare import Prepared, obtain_partition, read_graph
 from simgnn.record.rundir import RunDirectory, write_table
 from simgnn.record.scores import accuracies, scores_table
-from simgnn.record.trained import FEATURE_MEAN, VERTEX_VECTORS, Trained, Which, open_trained, score_file
+from simgnn.record.trained import (
+    FEATURE_MEAN,
+    VERTEX_VECTORS,
+    Trained,
+    Which,
+    find_own_layers,
+    open_trained,
+    score_file,
+)
 from simgnn.tomlfile import deep_merge, load_toml, parse_override
 
 MODULE, TABLE = ".py", ".parquet"
@@ -90,6 +98,7 @@ def infer_run(
     described, stated = trained.described, load_toml(RunDirectory(run).experiment)
     table = _graph_table(stated["graph"], source, overrides)
     experiment = inference_experiment(stated, table, described.layers[0].function, ranks)
+    find_own_layers(run)
     user_shape(described.kind)  # raises before minutes go into graph and partition
     graph = _with_inputs(read_graph(experiment, None, reporter.stage), trained, source)
     artifact = obtain_partition(experiment, graph, None, reporter.stage)

@@ -9,8 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simgnn.errors import ConfigError
 from simgnn.model.spec import LayerSpec
+from simgnn.record.plan import read_plan
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
+from simgnn.registry import add_to_path
 from simgnn.schema_faults import sentences
 
 SCHEMA_VERSION = 2
@@ -91,6 +93,12 @@ class Trained:
     def weights(self) -> Path:
         """The file of the weights."""
         return self.folder / self.kept.file
+
+
+def find_own_layers(root: Path) -> None:
+    """Make the user's own layers of a run importable by their names, wherever this process was started."""
+    for folder in read_plan(RunDirectory(root).plan / "plan.json").code:
+        add_to_path(folder)
 
 
 def score_file(root: Path, rank: int) -> Path:

@@ -1,7 +1,5 @@
 """``simgnn infer``: scores and classes of all vertices, by a trained model."""
 
-import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -40,8 +38,6 @@ def command(
     # loaded when the command runs: its help starts fast
     from simgnn.cli.take_home import infer_run, which_weights
 
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # a user's own layer lies where the command is started; last, so it hides nothing
     found = infer_run(run, graph, overrides or (), ranks, which_weights(weights), out, Reporter(quiet=as_json))
     if as_json:
         print_json({**asdict(found), "out": str(found.out)})
