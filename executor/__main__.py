@@ -96,6 +96,7 @@ def _rank(options: argparse.Namespace) -> int:
         from executor.rank.session import end_process, run_rank
 
         if options.command == "infer":
+            # safetensors and the modules of exports: needed by no other rank
             from executor.trained.inference import infer_rank
 
     # torch warns once a process; tests cover the few functions that are used

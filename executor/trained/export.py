@@ -60,8 +60,8 @@ def _own_source(trained: Trained) -> str:
     source = "" if described.own_layers is None else (trained.folder / described.own_layers).read_text(encoding="utf-8")
     if not any(isinstance(node, ast.ClassDef) and node.name == name for node in ast.parse(source).body):
         raise ConfigError(
-            f"model.kind: got '{described.kind}', whose file does not define the class {name}; expected, for an export, "
-            "the module that defines it: name that module, and train again"
+            f"model.kind: got '{described.kind}', whose file does not define the class {name}; expected, for an "
+            "export, the module that defines it: name that module, and train again"
         )
     return source
 

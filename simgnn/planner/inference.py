@@ -16,7 +16,7 @@ from simgnn.model.user_layer import parameters_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.full_graph import FullGraphPlan
 from simgnn.planner.make_plan import ChosenTransfers, Planned, arrange_layers
-from simgnn.planner.update import add_inputs
+from simgnn.planner.update import add_features, add_topology
 from simgnn.program.program import EVALUATE, Calendar
 from simgnn.program.validate import validate
 
@@ -64,7 +64,8 @@ def plan_inference(experiment: Experiment, stats: PartitionStats) -> Planned:
         forward=(EVALUATE,),
         setup=(EVALUATE,),
     )
-    add_inputs(builder, first, names, stats)
+    add_features(builder, first, names)
+    add_topology(builder, names, stats)
     for layer in layers:
         builder.buffer(f"parameters/{layer.index}", 1, parameters_of(layer), persistent=True, inner=True)
     segments = Segments(builder, found.model, names)

@@ -32,14 +32,15 @@ def training_state(
     """Add the buffers that live for the whole run."""
     if any(layer.dropped for layer in layers):
         builder.buffer(VERTICES, names.rows, 1, "int64", persistent=True)
-    add_inputs(builder, layers[0], names, stats)
+    add_features(builder, layers[0], names)
     add_labels(builder, "labels", names.rows, stats.facts)
     learned_state(builder, layers, optimizer)
     builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
+    add_topology(builder, names, stats)
 
 
-def add_inputs(builder: ProgramBuilder, first: LayerSpec, names: Names, stats: PartitionStats) -> None:
-    """Add the buffers of features and edges. ``first``: layer 1."""
+def add_features(builder: ProgramBuilder, first: LayerSpec, names: Names) -> None:
+    """Add the buffers of the features, which the layer ``first`` reads."""
     if first.sparse_input:
         assert names.feature_nonzeros is not None
         builder.buffer("features", names.feature_nonzeros, 4 + builder.item_bytes, "uint8", persistent=True)
@@ -47,6 +48,10 @@ def add_inputs(builder: ProgramBuilder, first: LayerSpec, names: Names, stats: P
             builder.buffer("feature_mean", 1, first.width_in, persistent=True)
     else:
         builder.buffer("features", names.rows, first.width_in, persistent=True)
+
+
+def add_topology(builder: ProgramBuilder, names: Names, stats: PartitionStats) -> None:
+    """Add the buffer of the edges of each rank."""
     # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer
     rows, sources = (builder.columns[size.name] for size in (names.rows, names.sources))
     nbytes = builder.column("topology_bytes", 2 * 4 * stats.edges + 8 * (rows + sources + 2))
