@@ -42,15 +42,15 @@ def _looped_mean(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
 
 LOOPED_MEAN = "looped mean"
 SCALINGS: Mapping[str, Callable[[torch.Tensor, int, int], Scaling]] = {
-    "gcn": _gcn, LOOPED_MEAN: _looped_mean, "mean": _mean, "sum": _sum,
+    "gcn": _gcn, "mean": _mean, "sum": _sum, LOOPED_MEAN: _looped_mean,
 }  # fmt: skip
 """Named weights of edges, from in-degrees in the full graph without self loops, floats [n + h], for n rows of which the
 first ``looped`` have a self loop here (masters, of a vertex-cut):
 
 - ``gcn``: D^-1/2 (A + I) D^-1/2 with D = degree + 1 (Kipf and Welling, ICLR 2017);
-- ``looped mean``: mean over the row itself and its in-edges, as a GCN takes it on mini-batches;
 - ``mean``: mean over the in-edges, 0 where there are none (GraphSAGE, NeurIPS 2017);
-- ``sum``: plain sum (GIN, ICLR 2019).
+- ``sum``: plain sum (GIN, ICLR 2019);
+- ``looped mean``: mean over the row itself and its in-edges, as a GCN takes it on mini-batches.
 """
 
 

@@ -42,8 +42,8 @@ def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own:
     classes = "scores > 0" if described.multilabel else "scores.argmax(dim=1)"
     features = "stand_in_features(data.num_nodes)" if inputs.stand_in else "data.x"
     imported = "load, stand_in_features" if inputs.stand_in else "load"
-    needs = "torch and torch_geometric" if target == "pyg" and not own else "torch"
-    needs += " and numpy" * inputs.stand_in
+    packages = ["torch", *["torch_geometric"] * bool(target == "pyg" and not own), *["numpy"] * inputs.stand_in]
+    needs = " and ".join(filter(None, (", ".join(packages[:-1]), packages[-1])))
     files = f"{name}.pt" + (f" and {name}_layers.py" if own else "")
     meaning = "one score a class; a vertex has those above 0" if described.multilabel else "one score a class"
     paragraphs = [

@@ -3,12 +3,16 @@
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from executor.trained.export import export_model
+from simgnn.graph.build import assemble_edges
+from simgnn.graph.graph import Graph
 from simgnn.graph.load import with_centred_features
 from simgnn.record.trained import open_trained
 from tests.executor.runs import small_graph
@@ -30,6 +34,7 @@ FAST = {
     "vectors": Case("distdgl", "gcn", "float64", ("placement.sparse_embedding=3",), hosts=2),
     "centred": Case("vanilla", "sage", "float64"),
     "centred sparse": Case("vanilla", "sage", "float64"),
+    "directed": Case("vanilla", "gcn", "float64", ("graph.symmetrise=false",)),
 }
 
 PLAIN = """\
@@ -48,6 +53,7 @@ def _name(case: Case) -> str:
 
 def test_scores_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
     raw = {name: small_graph(sparse_features="sparse" in name) for name in FAST}
+    raw["directed"] = _directed(raw["directed"])
     graphs = {name: with_centred_features(graph, name) if "centred" in name else graph for name, graph in raw.items()}
     folders = [case.prepared(graphs[name], tmp_path / name, 2) for name, case in FAST.items()]
     expected = evaluated_scores(folders, 2, tmp_path / "ranks")
@@ -59,6 +65,13 @@ def test_scores_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
             if "centred" in name:  # by the mean of the training graph, not of what is given
                 assert relative_error(exported_scores(folder, target, x + 1, edges, out), scores) > 1e-3
     _works_without_simgnn(tmp_path / "own", *raw_data(raw["own"]), tmp_path / "home")
+
+
+def _directed(graph: Graph) -> Graph:
+    """The graph with every third edge."""
+    target = np.repeat(np.arange(graph.vertices), graph.csr.degrees())[::3]
+    edges = assemble_edges(graph.csr.indices[::3], target, graph.vertices, symmetrise=False)
+    return replace(graph, csr=edges.csr, symmetric=edges.symmetric)
 
 
 def _works_without_simgnn(folder: Path, x: torch.Tensor, edges: torch.Tensor, home: Path) -> None:
