@@ -43,9 +43,10 @@ def training_state(
     add_labels(builder, "labels", names.rows, stats.facts)
     learned_state(builder, layers, optimizer)
     builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
-    # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer
+    # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer, and weights
     rows, sources = (builder.columns[size.name] for size in (names.rows, names.sources))
-    nbytes = builder.column("topology_bytes", 2 * 4 * stats.edges + 8 * (rows + sources + 2))
+    of_edge = 4 + (builder.item_bytes if first.weighted else 0)
+    nbytes = builder.column("topology_bytes", 2 * of_edge * stats.edges + 8 * (rows + sources + 2))
     builder.buffer("topology", nbytes, 1, "uint8", persistent=True)
 
 
