@@ -58,6 +58,11 @@ def export_run(run: Path, target: str, which: Which, out: Path, force: bool, tel
     if out.suffix != MODULE or not out.stem.isidentifier():
         raise ConfigError(f"--out: got {out}, expected a Python module to write, such as {out.with_name('model.py')}")
     trained = open_trained(run, which)
+    if any(layer.weighted for layer in trained.described.layers):
+        raise ConfigError(
+            f"RUN: got {run}, which trained with edge weights, expected one without: the files of an export do not take "
+            "them yet; use simgnn infer, or train with graph.weights = 'ignore'"
+        )
     files = [out, out.with_suffix(".pt")]
     files += [out.with_name(f"{out.stem}_layers.py")] if trained.described.own_layers is not None else []
     taken = [str(file) for file in files if file.exists()]

@@ -28,15 +28,19 @@ class BlockEdges:
     """The edges of a block in the layout of our own kernel; forward and backward share them in an undirected graph.
 
     The kernel reads source rows from two arrays. The previous sums are the first, so the ids of the block's rows start
-    at n. ``first``: this is the first block that is summed, so there are no previous sums and ids start at 0.
+    at n. ``first``: this is the first block that is summed, so there are no previous sums and ids start at 0. ``like``:
+    a block with the same edges and other weights, whose arrays are shared.
     """
 
-    def __init__(self, csr: CSR, first: bool) -> None:
+    def __init__(self, csr: CSR, first: bool, like: "BlockEdges | None" = None) -> None:
+        self.weights = csr.weights
         self.rows, self.columns, self.first = csr.rows, csr.columns, first
         self.shift = 0 if first else csr.rows
         kind = np.int32 if self.shift + csr.columns <= np.iinfo(np.int32).max else np.int64
-        self.indptr = np.asarray(csr.indptr, dtype=np.int64)
-        self.indices: NDArray[np.integer] = np.asarray(csr.indices).astype(kind) + np.asarray(self.shift, kind)
+        self.indptr: NDArray[np.int64] = np.asarray(csr.indptr, dtype=np.int64) if like is None else like.indptr
+        self.indices: NDArray[np.integer] = (
+            np.asarray(csr.indices).astype(kind) + np.asarray(self.shift, kind) if like is None else like.indices
+        )
         self._bounds: dict[int, NDArray[np.int64]] = {}
 
     def bounds(self, threads: int) -> NDArray[np.int64]:
@@ -68,6 +72,7 @@ class NumbaBlock:
             edges.indptr, edges.indices, block if total is None else array(total), array(out),
             edges.bounds(self._threads or default_threads()),
             halo=None if total is None else block,
+            values=edges.weights,
             source_scale=self._source,
             destination_scale=self._destination if finish else None,
             own_scale=None if total is None else np.ones(edges.rows, block.dtype),
@@ -76,11 +81,13 @@ class NumbaBlock:
 
 
 class TorchBlock:
-    """torch's sparse CSR product (MKL on the CPU, cuSPARSE on CUDA); the scaling of sources becomes edge weights."""
+    """torch's sparse CSR product (MKL on the CPU, cuSPARSE on CUDA); the scaling of sources multiplies edge weights."""
 
     def __init__(self, csr: CSR, source: Floats | None, destination: Floats | None, device: torch.device) -> None:
-        ones = np.ones(csr.edges, np.float64 if source is None else source.dtype)
-        weights = sparse.csr_array((ones, np.asarray(csr.indices), np.asarray(csr.indptr)), (csr.rows, csr.columns))
+        given = csr.weights
+        if given is None:
+            given = np.ones(csr.edges, np.float64 if source is None else source.dtype)
+        weights = sparse.csr_array((given, np.asarray(csr.indices), np.asarray(csr.indptr)), (csr.rows, csr.columns))
         if source is not None:
             weights = sparse.csr_array(weights @ diagonal(source, csr.columns, csr.columns))
         self._weights, self._device = weights, device
@@ -95,15 +102,15 @@ class TorchBlock:
         return out.mul_(self._destination) if finish and self._destination is not None else out
 
 
-Scale = Callable[[NDArray[np.int64]], Floats]
+Scale = Callable[[NDArray[Any]], Floats]
 
 
-def _root(degree: NDArray[np.int64]) -> Floats:
+def _root(degree: NDArray[Any]) -> Floats:
     return np.asarray(1 / np.sqrt(degree.astype(np.float64) + 1))
 
 
-def _share(degree: NDArray[np.int64]) -> Floats:
-    return np.asarray(1 / np.maximum(degree, 1).astype(np.float64))
+def _share(degree: NDArray[Any]) -> Floats:
+    return np.asarray(1 / np.where(degree != 0, degree, 1).astype(np.float64))
 
 
 VERTEX_SCALINGS: Mapping[str, tuple[Scale | None, Scale | None, bool]] = {
@@ -111,5 +118,6 @@ VERTEX_SCALINGS: Mapping[str, tuple[Scale | None, Scale | None, bool]] = {
     "mean": (None, _share, False),
     "sum": (None, None, False),
 }
-"""Name of a sum -> scaling of sources and of destinations by in-degree in the full graph, and whether every vertex
-counts among its own sources. The same sums as :data:`executor.layers.local.SCALINGS`."""
+"""Name of a sum -> scaling of sources and of destinations by in-degree (or sum of weights of in-edges) in the full
+graph, and whether every vertex counts among its own sources. The same sums as those of
+:data:`executor.layers.local.SCALINGS`."""
