@@ -7,7 +7,6 @@ validation accuracy, ``model.json`` the layers that they belong to.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from simgnn.errors import BackendError
+from executor.recording.disk import writing
 from simgnn.model.spec import LayerSpec
 from simgnn.record.result import Accuracy, versions
 from simgnn.record.rundir import RunDirectory
@@ -43,10 +42,15 @@ class TrainedModel:
         known = [found for found in accuracy if found.validation is not None]
         if not known:
             return
-        best = max(known, key=lambda found: (found.validation, -found.epoch))
+        best = max(known, key=_rank_of)
         if best is accuracy[-1]:
             self._save(BEST)
         self._best = best
+
+    def resumed(self, accuracy: Sequence[Accuracy]) -> None:
+        """Go on after the evaluations of earlier starts of the run, whose best weights are in the folder."""
+        known = [found for found in accuracy if found.validation is not None]
+        self._best = max(known, key=_rank_of, default=None)
 
     def finish(self, epochs: int, facts: Mapping[str, Any]) -> None:
         """Write the weights after the last epoch, and ``model.json``. ``facts``: more entries for that file."""
@@ -63,7 +67,8 @@ class TrainedModel:
             "best": best,
             "versions": versions(),
         }
-        write_atomically(self.folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
+        with writing(self.folder / DESCRIPTION):
+            write_atomically(self.folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
 
     def _weights(self) -> dict[str, torch.Tensor]:
         every = torch.nn.ModuleList(self.modules).state_dict(prefix="layers.")
@@ -71,11 +76,13 @@ class TrainedModel:
 
     def _save(self, name: str) -> None:
         path, draft = self.folder / name, self.folder / f".{name}.tmp"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        with writing(path, draft, own=(SafetensorError,)):
+            self.folder.mkdir(exist_ok=True)
             save_file(self._weights(), draft)
             os.replace(draft, path)
-        except (OSError, SafetensorError) as error:
-            with suppress(OSError):
-                draft.unlink()
-            raise BackendError(f"the trained weights {path} cannot be written ({error}); make room there") from error
+
+
+def _rank_of(found: Accuracy) -> tuple[float, int]:
+    """Sort key by which the best evaluation, of several equal ones the first, is the largest."""
+    assert found.validation is not None
+    return found.validation, -found.epoch
