@@ -46,6 +46,10 @@ from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
 
 PROGRESS_S = 1.0
+FILLED_LATE = (
+    "the caches of epoch {} were filled when the run was resumed for more epochs: bytes and counts of rows hold that, "
+    "the trace does not"
+)
 
 
 def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
@@ -100,7 +104,9 @@ class Session:
             self.world.device, self.allocator, len(self.world.here),
             first=plan.program.hosts.index(plan.program.hosts[self.world.rank]) == self.world.rank,
         )  # fmt: skip
-        self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
+        self.start = 0
+        if resume:
+            self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest, plan.continues)
         self.history = History()
         self.rates = LearningRates(plan.train, self.history.loss_of, self._validation_of)
         self.model: TrainedModel | None = None
@@ -111,10 +117,12 @@ class Session:
         # a user's layers may draw from torch's generator: differently on each rank, alike in every run
         torch.manual_seed(seed_of(plan.seed, self.world.rank))
         self.context.rate_of = self.rates.of
+        planned, self._filled_late = None, list[int]()
         if resume:
             state = load_checkpoint(plan.checkpoints, self.start, self.context)
             self.history.load(state["history"])
             self.rates.load_state_dict(state["rates"])
+            planned, self._filled_late = state["planned"], state["filled_late"]
             if plan.epochs > self.start:
                 self._count_more_epochs()
         self.recorder = self._recorder(resume)
@@ -138,6 +146,8 @@ class Session:
             self.log.begin(self.start)
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False
+        if plan.batches is not None and planned == self.start < plan.epochs:
+            self._fill_caches()
 
     def _count_more_epochs(self) -> None:
         """In a finished run that trains more epochs, count the payload of its last epoch with those in the middle."""
@@ -148,6 +158,11 @@ class Session:
             before = middle.setdefault(key, [0, 0])
             before[0], before[1] = before[0] + messages, before[1] + nbytes
         last.clear()
+
+    def _fill_caches(self) -> None:
+        """Fill the caches of the next epoch. In the epoch before, the last one that was planned then, nobody did."""
+        if self.interpreter.fill_next_epoch(self.start - 1):
+            self._filled_late.append(self.start + 1)
 
     def run(self) -> None:
         plan, world, train = self.plan, self.world, self.plan.train
@@ -192,7 +207,10 @@ class Session:
     def _checkpoint(self, done: int) -> None:
         plan = self.plan
         check_run_directory(plan.root)
-        progress = {"history": self.history.state(), "rates": self.rates.state_dict(done)}
+        progress = {
+            "history": self.history.state(), "rates": self.rates.state_dict(done), "planned": plan.epochs,
+            "filled_late": self._filled_late,
+        }  # fmt: skip
         save_checkpoint(plan.checkpoints, done, plan.digest, self.context, progress, self.world.barrier)
 
     def _write_down(self, force: bool = False) -> None:
@@ -311,6 +329,7 @@ class Session:
                     world.fetch_file(path, source)
         if world.rank == 0:
             notes = one_machine_notes(plan.program.hosts, world.hosts)
+            notes += [FILLED_LATE.format(epoch) for epoch in self._filled_late]
             with writing(plan.root):
                 write_report(
                     plan, "ok", history=self.history, memory=memory, facts=self._facts(), notes=notes, ended=ended

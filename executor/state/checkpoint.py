@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -68,8 +68,9 @@ def _write(path: Path, put: Callable[[Path], Any]) -> None:
         os.replace(draft, path)
 
 
-def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
-    """Return the epochs trained at the last complete checkpoint. Raises :class:`BackendError` if none fits."""
+def find_checkpoint(folder: Path, ranks: int, digest: str, continues: Sequence[str] = ()) -> int:
+    """Return the epochs trained at the last complete checkpoint, which a program with this ``digest``, or one that it
+    ``continues``, has written. Raises :class:`BackendError` if none fits."""
     path = folder / LATEST
     if not path.is_file():
         raise BackendError(
@@ -81,7 +82,7 @@ def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
         epoch, had, written = int(note["epoch"]), int(note["ranks"]), str(note["program_digest"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
-    if had != ranks or written != digest:
+    if had != ranks or written not in (digest, *continues):
         raise BackendError(
             f"--resume: the checkpoint in {folder} belongs to another program ({had} ranks, digest {written[:12]}; "
             f"this one: {ranks} ranks, {digest[:12]}); start without --resume"

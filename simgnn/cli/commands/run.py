@@ -34,12 +34,13 @@ def command(
     """
     loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # loaded when the command runs: its help starts fast
+    from simgnn.cli.extend import check_resumable
     from simgnn.cli.tables.results import show_result
-    from simgnn.cli.train import carry_out, check_resumable, free_directory, prepare_run, torchrun_command
+    from simgnn.cli.train import carry_out, free_directory, prepare_run, torchrun_command
 
     reporter = Reporter(quiet=as_json)
     if resume:
-        directory = check_resumable(loaded, out)
+        directory = check_resumable(loaded, out, reporter)
     else:
         directory = prepare_run(loaded, out or free_directory(Path("runs"), loaded.name), reporter, force)
     if prepare_only:
