@@ -14,7 +14,7 @@ from simgnn.errors import SimgnnError
 from simgnn.process_end import follow_starter
 
 USAGE = """\
-python -m executor run DIR [--resume] [--device auto|cpu|cuda]
+python -m executor run DIR [--resume] [--device auto|cpu|cuda] [--log tensorboard]
 
 Trains what `simgnn run --prepare` wrote into DIR: starts one process for each rank on this machine. On a cluster:
 torchrun --nproc-per-node P -m executor run DIR
@@ -38,21 +38,25 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("directory", type=Path)
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    run.add_argument("--log", help="also write event files into DIR/tensorboard: tensorboard")
     options = parser.parse_args(words)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return _rank(options.directory, options.device, options.resume)
+        return _rank(options.directory, options.device, options.resume, options.log)
     # pyarrow: loaded by the launcher, and by ranks only after their allocator is tuned
     from executor.launch.launcher import launch
+    from simgnn.record.logs import check_log
 
     passed = ["--device", options.device, *(["--resume"] if options.resume else [])]
+    passed += ["--log", options.log] if options.log else []
     try:
+        check_log(options.log)
         return launch(options.directory, passed)
     except SimgnnError as error:
         print(f"executor: error: {error}", file=sys.stderr)
         return error.exit_status
 
 
-def _rank(directory: Path, device: str, resume: bool) -> int:
+def _rank(directory: Path, device: str, resume: bool, log: str | None) -> int:
     leave_working_directory()
     tune_allocator()  # first: importing pyarrow starts a thread, which would share its heap with others
     if LAUNCHER in os.environ:
@@ -66,7 +70,7 @@ def _rank(directory: Path, device: str, resume: bool) -> int:
     # torch warns once a process; tests cover the few functions that are used
     warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
-    status = run_rank(directory, device, resume)
+    status = run_rank(directory, device, resume, log)
     end_process(status)
     return status
 

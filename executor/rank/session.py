@@ -20,7 +20,7 @@ from executor.rank.compile import Observe
 from executor.rank.interpreter import SPAN, Interpreter
 from executor.rank.lanes import Workers
 from executor.recording.disk import StorageError, check_run_directory, storage_fault, writing
-from executor.recording.epoch_log import EpochLog, LossFile
+from executor.recording.epoch_log import EpochLog, LossFile, Sink
 from executor.recording.failure import LostPeerError, failure_of, write_failure
 from executor.recording.metrics import History
 from executor.recording.report import FIRST, LAST, TOLD, write_counts, write_report
@@ -41,6 +41,7 @@ from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
+from simgnn.record.logs import check_log
 from simgnn.record.result import EarlyStop
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
@@ -52,14 +53,15 @@ FILLED_LATE = (
 )
 
 
-def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
+def run_rank(root: Path, device: str = "auto", resume: bool = False, log: str | None = None) -> int:
     """Run the rank that the process's environment names, and return the exit status."""
     rank = int(os.environ["RANK"])
     session: Session | None = None
     try:
         plan = RunPlan.open(root)
         plan.check_unfinished()
-        session = Session(plan, device, resume)
+        check_log(log)
+        session = Session(plan, device, resume, log=log)
         session.run()
         return 0
     except KeyboardInterrupt:
@@ -81,10 +83,16 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
 
 class Session:
     """Everything that one rank holds during a run. ``schedule`` None: use the plan's schedule. ``span``: number
-    of training steps after which records are written to files."""
+    of training steps after which records are written to files. ``log``: what is written beside ``losses.csv``."""
 
     def __init__(
-        self, plan: RunPlan, device: str, resume: bool, schedule: Picks | None = None, span: int = SPAN
+        self,
+        plan: RunPlan,
+        device: str,
+        resume: bool,
+        schedule: Picks | None = None,
+        span: int = SPAN,
+        log: str | None = None,
     ) -> None:
         self.plan, self.span = plan, span
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks))
@@ -98,6 +106,7 @@ class Session:
         warm_up_for(plan, self.world.device)
         warm_up_writer()
         wake_groups(groups)
+        sinks = _sinks(plan, log) if self.world.rank == 0 else []
         # the main thread runs one of the streams
         self._workers = Workers(max(0, sum(stream.servers for stream in plan.program.streams.values()) - 1))
         self.memory = PeakMemory.begin(
@@ -141,8 +150,7 @@ class Session:
             self.model.resumed(self.history.accuracy())
         self.log: EpochLog | None = None
         if self.world.rank == 0:
-            metric = "micro_f1" if plan.multilabel else "accuracy"
-            self.log = EpochLog(self.history, self.rates.of, [LossFile(RunDirectory(plan.root).losses, metric)])
+            self.log = EpochLog(self.history, self.rates.of, sinks)
             self.log.begin(self.start)
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
         self._evaluated = False
@@ -276,7 +284,8 @@ class Session:
             for old in [old for kind in kinds for old in folder.glob(f"rank-{rank}.{kind}")]:
                 old.unlink()
             if rank == 0:
-                for folder in (self.plan.checkpoints, RunDirectory(self.plan.root).model):
+                run = RunDirectory(self.plan.root)
+                for folder in (self.plan.checkpoints, run.model, run.tensorboard):
                     shutil.rmtree(folder, ignore_errors=True)
         if rank == 0:
             RunDirectory(self.plan.root).result.unlink(missing_ok=True)
@@ -349,6 +358,18 @@ class Session:
             "hosts_found": len(set(self.world.hosts)),
             **({"testbed": json.loads(os.environ[TESTBED])["declared"]} if TESTBED in os.environ else {}),
         }
+
+
+def _sinks(plan: RunPlan, log: str | None) -> list[Sink]:
+    """Return where rank 0 writes what it tells of every epoch."""
+    run, metric = RunDirectory(plan.root), "micro_f1" if plan.multilabel else "accuracy"
+    sinks: list[Sink] = [LossFile(run.losses, metric)]
+    if log == "tensorboard":
+        # an extra, which may be missing
+        from executor.recording.tensorboard import EventFile
+
+        sinks.append(EventFile(run.tensorboard, metric))
+    return sinks
 
 
 def explained(root: Path, error: BaseException) -> BaseException:

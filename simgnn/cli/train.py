@@ -65,12 +65,12 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
     return result
 
 
-def torchrun_command(directory: Path, resume: bool = False) -> str:
-    """Return the command that starts or resumes a prepared run; on a cluster, run it on every host."""
+def torchrun_command(directory: Path, arguments: Sequence[str] = ()) -> str:
+    """Return the command that starts a prepared run with ``arguments``; on a cluster, run it on every host."""
     cluster = load_experiment(RunDirectory(directory).experiment).cluster
     nodes = "" if cluster.hosts == 1 else f"--nnodes {cluster.hosts} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
     start = f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"
-    return start + " --resume" * resume
+    return " ".join([start, *arguments])
 
 
 def free_directory(root: Path, name: str) -> Path:
