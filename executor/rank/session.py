@@ -153,7 +153,7 @@ class Session:
             self.log = EpochLog(self.history, self.rates.of, sinks)
             self.log.begin(self.start)
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
-        self._evaluated = False
+        self._evaluated, self._ended = False, self.start
         if plan.batches is not None and planned == self.start < plan.epochs:
             self._fill_caches()
 
@@ -201,6 +201,7 @@ class Session:
             self._write_down(force=saving)
             if saving:
                 self._checkpoint(done)
+            self._ended = done
             self._progress(done, last=ended is not None)
             if ended is not None:
                 break
@@ -268,6 +269,8 @@ class Session:
         try:
             self.recorder.flush()
             self.notes.flush()
+            if self.log is not None:
+                self.log.write(self._ended)
         except (RuntimeError, StorageError) as error:  # a broken device or a full disk: the cause has been reported
             print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
 

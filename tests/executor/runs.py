@@ -141,10 +141,10 @@ def train_in_process(
         initial = optimizer.flat.detach().clone()
         try:
             session.run()
-        except BackendError:
+        except BackendError as error:
             assert stop_at is not None
             if not killed:
-                session.abandon()
+                session.abandon(error)
         results.append(
             {
                 "losses": [session.history.losses[epoch] for epoch in sorted(session.history.losses)],
