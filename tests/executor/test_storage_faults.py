@@ -52,7 +52,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         pytest.skip("only root can mount a small file system")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", folder], capture_output=True, text=True)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], capture_output=True, text=True)
     if made.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
     try:
@@ -123,9 +123,12 @@ def _run(folder: Path) -> Path:
 def test_an_error_of_writing_tells_file_reason_and_free_bytes_and_removes_the_draft(tmp_path: Path) -> None:
     draft = tmp_path / "draft"
     draft.write_text("half")
-    with pytest.raises(
-        StorageError, match=r"there cannot be written \(No space left on device\); [\d,]+ bytes are free"
-    ), writing(tmp_path / "there", draft):
+    with (
+        pytest.raises(
+            StorageError, match=r"there cannot be written \(No space left on device\); [\d,]+ bytes are free"
+        ),
+        writing(tmp_path / "there", draft),
+    ):
         raise OSError(28, "No space left on device")
     assert not draft.exists()
     with pytest.raises(RuntimeError, match="other"), writing(tmp_path / "there"):
