@@ -63,7 +63,7 @@ def prepared_run(
 ) -> Path:  # fmt: skip
     """A run directory for ``graph`` with ``ranks`` ranks on ``hosts``; float64 and 5 epochs unless set otherwise.
 
-    ``system``: a shipped one for the full graph. ``schedule``: the program is planned with this one, in place of the one
+    ``system``: a shipped one for full graphs. ``schedule``: the program is planned with this one, in place of the one
     that the settings name.
     """
     random = ["partition.kind=random"] if system == "vanilla" else []
