@@ -113,8 +113,8 @@ def decayed_groups(
     groups: list[Decayed] = []
     begin = 0
     for layer, penalty in zip(layers, each, strict=True):
-        for name, parameter in layer.named_parameters():
-            own = penalty if biases or name.rpartition(".")[2] != "bias" else 0.0
+        for label, parameter in layer.named_parameters():
+            own = penalty if biases or label.rpartition(".")[2] != "bias" else 0.0
             end = begin + parameter.numel()
             if groups and groups[-1].decay == own:
                 groups[-1] = Decayed(slice(groups[-1].part.start, end), own)
