@@ -15,7 +15,7 @@ from simgnn.errors import SimgnnError
 from simgnn.process_end import follow_starter
 
 USAGE = """\
-python -m executor run DIR [--resume] [--device auto|cpu|cuda]
+python -m executor run DIR [--resume] [--device auto|cpu|cuda] [--log tensorboard]
 
 Trains what `simgnn run --prepare` wrote into DIR: starts one process for each rank on this machine. On a cluster:
 torchrun --nproc-per-node P -m executor run DIR
@@ -49,6 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     run.add_argument("directory", type=Path)
     run.add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
     run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    run.add_argument("--log", help="also write event files into DIR/tensorboard: tensorboard")
     options = parser.parse_args(words)
     if options.command == "export":
         return _told(lambda: _export(options))
@@ -57,12 +58,19 @@ def main(arguments: list[str] | None = None) -> int:
     # pyarrow: loaded by the launcher, and by ranks only after their allocator is tuned
     from executor.launch.launcher import launch, run_plan
     from executor.state.plan import RunPlan
+    from simgnn.record.logs import check_log
 
     if options.command == "infer":
         command = [sys.executable, "-P", "-m", "executor", *words]
         return _told(lambda: run_plan(RunPlan.open(options.directory), command)[0])
     passed = ["--device", options.device, *(["--resume"] if options.resume else [])]
-    return _told(lambda: launch(options.directory, passed))
+    passed += ["--log", options.log] if options.log else []
+
+    def start() -> int:
+        check_log(options.log)
+        return launch(options.directory, passed)
+
+    return _told(start)
 
 
 def _told(work: Callable[[], int]) -> int:
@@ -105,7 +113,7 @@ def _rank(options: argparse.Namespace) -> int:
     if options.command == "infer":
         status = infer_rank(options.directory, options.run, options.weights, options.device)
     else:
-        status = run_rank(options.directory, options.device, options.resume)
+        status = run_rank(options.directory, options.device, options.resume, options.log)
     end_process(status)
     return status
 

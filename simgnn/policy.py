@@ -654,6 +654,10 @@ class TrainChoices(Protocol):
     @property
     def clip_norm(self) -> float: ...
 
+    @property
+    def needs_validation(self) -> str:
+        """The key of an option that depends on the validation accuracy; "" if there is none."""
+
     def chosen(self, *options: str) -> list[str]:
         """The options among these whose value differs from their default."""
 

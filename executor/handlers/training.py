@@ -49,10 +49,16 @@ def loss(op: Op, template: Template, context: RankContext, by_rank: bool = False
 
 
 def optimize(op: Op, template: Template, context: RankContext) -> Handler:
-    """Take one optimizer step with the summed gradients, and set these to zero."""
+    """Take one optimizer step with the summed gradients, at the epoch's learning rate, and set them to zero."""
     assert context.optimizer is not None
-    optimizer = context.optimizer
-    return lambda now: optimizer.step()
+    optimizer, rate_of = context.optimizer, context.rate_of
+
+    def run(now: Now) -> None:
+        if rate_of is not None:
+            optimizer.rate = rate_of(now.epoch)
+        optimizer.step()
+
+    return run
 
 
 def dropout(op: Op, template: Template, context: RankContext, batched: bool = False) -> Handler:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from executor.recording.disk import remedy, storage_fault, writing
 from executor.recording.failure import clear_failures, read_failures
 from executor.state.plan import RunPlan
-from executor.world.environment import LAUNCHER, RENDEZVOUS, threads_per_rank
+from executor.world.environment import LAUNCHER, NO_STORAGE, RENDEZVOUS, threads_per_rank
+from simgnn.record.rundir import RunDirectory
 
 POLL_S = 0.02
 GRACE_S = 3.0
@@ -44,18 +46,16 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
     plan.check_unfinished()
     status, reason = run_plan(plan, [sys.executable, "-P", "-m", "executor", "run", str(root), *arguments], seats)
     if status == 1:
-        # loads torch, which a run that goes well has no need of here
-        from executor.recording.report import write_report
-
-        write_report(plan, "failed", reason)
+        _report_failure(plan, reason)
     return status
 
 
 def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None = None) -> tuple[int, str]:
     """Run ``command`` once for each rank of a plan; return the exit status and, if ranks failed, the reason, which is
     printed. The status is 2 for wrong input, with which nothing ran."""
-    plan.trace.mkdir(exist_ok=True)
-    clear_failures(plan.trace)
+    with writing(plan.trace):
+        plan.trace.mkdir(exist_ok=True)
+        clear_failures(plan.trace)
     rendezvous = plan.trace / f".rendezvous-{os.getpid()}"
     rendezvous.unlink(missing_ok=True)
     try:
@@ -77,6 +77,20 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
         return INTERRUPTED, ""
     finally:
         rendezvous.unlink(missing_ok=True)
+
+
+def _report_failure(plan: RunPlan, reason: str) -> None:
+    """Write the result of a run that failed, as far as its disk has room; nothing if the run directory is gone."""
+    if not RunDirectory(plan.root).plan.is_dir():
+        return
+    # loads torch, which a run that goes well has no need of here
+    from executor.recording.report import write_failed, write_report
+
+    try:
+        write_report(plan, "failed", reason)
+    except OSError:  # no room for its tables
+        with suppress(OSError):
+            write_failed(plan, reason)
 
 
 @contextmanager
@@ -160,10 +174,14 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
     else which rank lost contact. ``first``: ranks that failed before all others."""
     notes = read_failures(plan.trace)
     causes = [note.message for note in notes if note.kind == "cause"]
+    codes = [process.poll() for process in running]
+    if NO_STORAGE in codes:
+        rank = codes.index(NO_STORAGE)
+        untold = storage_fault(plan.root) or f"rank {rank} could not write the run directory {plan.root}"
+        return f"{causes[0] if causes else untold}. {remedy(plan.checkpoints)}"
     if causes:
         return causes[0]
     reporting = {note.rank for note in notes}
-    codes = [process.poll() for process in running]
     lost = [
         (rank not in first, code > 0, rank, code)
         for rank, code in enumerate(codes)
@@ -174,17 +192,11 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
         end = f"ended with exit status {code} and reported no reason (see what it printed, if anything)"
         if code < 0:
             end = f"was killed by {signal.Signals(-code).name}"
-        return f"rank {rank} {end}; the run has ended on all {plan.ranks} ranks. {_remedy(plan)}"
+        return f"rank {rank} {end}; the run has ended on all {plan.ranks} ranks. {remedy(plan.checkpoints)}"
     silent = [rank for rank, code in enumerate(codes) if code is None]
     if notes and silent:
-        return f"{notes[0].message}; rank {silent[0]} did not answer. {_remedy(plan)}"
+        return f"{notes[0].message}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
     return notes[0].message
-
-
-def _remedy(plan: RunPlan) -> str:
-    if (plan.checkpoints / "latest.json").is_file():
-        return "Go on from its last checkpoint with --resume."
-    return "It has no checkpoint (train.checkpoint_every); start it again."
 
 
 def _wait(running: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -18,7 +18,7 @@ from executor.recording.failure import raise_at
 from executor.state.buffers import Now
 from executor.state.context import NOTHING, RankContext
 from simgnn.program.dispatch import Picks
-from simgnn.program.program import EVALUATE, Program
+from simgnn.program.program import EVALUATE, Program, ahead_of_epoch
 
 SPAN = 512
 """Number of turns after which their records are written to files, to limit the memory of records."""
@@ -81,6 +81,19 @@ class Interpreter:
         else:
             self._lanes.run(iter([turn]))
         return True
+
+    def fill_next_epoch(self, epoch: int) -> bool:
+        """Run the ops of an epoch that prepare the next one, such as filling its caches, without a record of their
+        times; return False if there are none. All other ops must have ended."""
+        wanted = {name: ahead_of_epoch(template) for name, template in self.program.templates.items()}
+        any_ran = False
+        with torch.no_grad():
+            for template, now in self._turns([epoch]):
+                for step in template.steps:
+                    if step.name in wanted[template.name]:
+                        step.run(now)
+                        any_ran = True
+        return any_ran
 
     def close(self) -> None:
         if self._lanes is not None:

@@ -20,7 +20,9 @@ from executor.rank.compile import Observe
 from executor.rank.interpreter import SPAN, Interpreter
 from executor.rank.lanes import Workers
 from executor.rank.model_inputs import model_facts, tensors_beside
-from executor.recording.failure import failure_of, write_failure
+from executor.recording.disk import StorageError, check_run_directory, storage_fault, writing
+from executor.recording.epoch_log import EpochLog, LossFile, Sink
+from executor.recording.failure import LostPeerError, failure_of, write_failure
 from executor.recording.metrics import History
 from executor.recording.report import FIRST, LAST, TOLD, write_counts, write_report
 from executor.recording.side_records import Notes
@@ -29,8 +31,10 @@ from executor.recording.trained_model import TrainedModel
 from executor.state.buffers import Now
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.state.context import Apart
+from executor.state.early_stop import Patience, regular
+from executor.state.learning_rate import LearningRates
 from executor.state.plan import RunPlan
-from executor.world.environment import LAUNCHER, TESTBED, threads_per_rank
+from executor.world.environment import LAUNCHER, NO_STORAGE, TESTBED, threads_per_rank
 from executor.world.machines import one_machine_notes
 from executor.world.member import join, process_groups, wake_groups
 from simgnn.errors import SimgnnError
@@ -38,43 +42,58 @@ from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
+from simgnn.record.logs import check_log
+from simgnn.record.result import EarlyStop
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
 
 PROGRESS_S = 1.0
+FILLED_LATE = (
+    "the caches of epoch {} were filled when the run was resumed for more epochs: bytes and counts of rows hold that, "
+    "the trace does not"
+)
 
 
-def run_rank(root: Path, device: str = "auto", resume: bool = False) -> int:
+def run_rank(root: Path, device: str = "auto", resume: bool = False, log: str | None = None) -> int:
     """Run the rank that the process's environment names, and return the exit status."""
     rank = int(os.environ["RANK"])
     session: Session | None = None
     try:
         plan = RunPlan.open(root)
         plan.check_unfinished()
-        session = Session(plan, device, resume)
+        check_log(log)
+        session = Session(plan, device, resume, log=log)
         session.run()
         return 0
     except KeyboardInterrupt:
         raise
     except BaseException as raised:  # code of a user may exit
-        error = failure_of(f"rank {rank}", raised)
+        error = explained(root, failure_of(f"rank {rank}", raised))
         if not isinstance(error, SimgnnError):  # a bug of ours: the place matters
             traceback.print_exc()
-        if (root / "plan").is_dir():
+        if RunDirectory(root).plan.is_dir():
             write_failure(root / "trace", rank, error)
         if LAUNCHER not in os.environ:  # else the launcher reports it
             print(f"executor: error on rank {rank}: {error}", file=sys.stderr, flush=True)
         if session is not None:
-            session.abandon()
+            session.abandon(error)
+        if isinstance(error, StorageError):
+            return NO_STORAGE
         return error.exit_status if isinstance(error, SimgnnError) else 1
 
 
 class Session:
     """Everything that one rank holds during a run. ``schedule`` None: use the plan's schedule. ``span``: number
-    of training steps after which records are written to files."""
+    of training steps after which records are written to files. ``log``: what is written beside ``losses.csv``."""
 
     def __init__(
-        self, plan: RunPlan, device: str, resume: bool, schedule: Picks | None = None, span: int = SPAN
+        self,
+        plan: RunPlan,
+        device: str,
+        resume: bool,
+        schedule: Picks | None = None,
+        span: int = SPAN,
+        log: str | None = None,
     ) -> None:
         self.plan, self.span = plan, span
         ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", plan.ranks))
@@ -88,14 +107,18 @@ class Session:
         warm_up_for(plan, self.world.device)
         warm_up_writer()
         wake_groups(groups)
+        sinks = _sinks(plan, log) if self.world.rank == 0 else []
         # the main thread runs one of the streams
         self._workers = Workers(max(0, sum(stream.servers for stream in plan.program.streams.values()) - 1))
         self.memory = PeakMemory.begin(
             self.world.device, self.allocator, len(self.world.here),
             first=plan.program.hosts.index(plan.program.hosts[self.world.rank]) == self.world.rank,
         )  # fmt: skip
-        self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest) if resume else 0
+        self.start = 0
+        if resume:
+            self.start = find_checkpoint(plan.checkpoints, plan.ranks, plan.digest, plan.continues)
         self.history = History()
+        self.rates = LearningRates(plan.train, self.history.loss_of, self._validation_of)
         self.model: TrainedModel | None = None
         self.context = make_context()
         counted = payload_epochs(plan.epochs)
@@ -103,8 +126,13 @@ class Session:
         self.context.apart = {FIRST: Apart(range(1)), TOLD: Apart(counted), LAST: Apart(last)}
         # a user's layers may draw from torch's generator: differently on each rank, alike in every run
         torch.manual_seed(seed_of(plan.seed, self.world.rank))
+        self.context.rate_of = self.rates.of
+        planned, self._filled_late = None, list[int]()
         if resume:
-            self.history.load(load_checkpoint(plan.checkpoints, self.start, self.context))
+            state = load_checkpoint(plan.checkpoints, self.start, self.context)
+            self.history.load(state["history"])
+            self.rates.load_state_dict(state["rates"])
+            planned, self._filled_late = state["planned"], state["filled_late"]
             if plan.epochs > self.start:
                 self._count_more_epochs()
         self.recorder = self._recorder(resume)
@@ -122,8 +150,15 @@ class Session:
             layers, writes = self.context.network.layers, self.world.rank == 0
             beside = tensors_beside(plan, self.world, self.context.written)
             self.model = TrainedModel(plan.root, plan.layers, layers, beside, writes)
+            self.model.resumed(self.history.accuracy())
+        self.log: EpochLog | None = None
+        if self.world.rank == 0:
+            self.log = EpochLog(self.history, self.rates.of, sinks)
+            self.log.begin(self.start)
         self._progress_s, self._told, self._stop = 0.0, self.start, self.start
-        self._evaluated = False
+        self._evaluated, self._ended = False, self.start
+        if plan.batches is not None and planned == self.start < plan.epochs:
+            self._fill_caches()
 
     def _count_more_epochs(self) -> None:
         """In a finished run that trains more epochs, count the payload of its last epoch with those in the middle."""
@@ -135,6 +170,11 @@ class Session:
             before[0], before[1] = before[0] + messages, before[1] + nbytes
         last.clear()
 
+    def _fill_caches(self) -> None:
+        """Fill the caches of the next epoch. In the epoch before, the last one that was planned then, nobody did."""
+        if self.interpreter.fill_next_epoch(self.start - 1):
+            self._filled_late.append(self.start + 1)
+
     def run(self) -> None:
         plan, world, train = self.plan, self.world, self.plan.train
         every = int(train["eval_every"]) if EVALUATE in plan.program.templates else 0
@@ -144,7 +184,12 @@ class Session:
         self.energy.start()
         world.barrier()
         self.recorder.start(world.broadcast(time.perf_counter()) + world.clock_offset_s)
-        for epochs in Stops(plan.epochs, every, keep, self.start).spans():
+        self.history.begin()
+        patience = Patience(int(train["patience"]), every)
+        ended, done = None, self.start
+        if self.start < plan.epochs:  # a run that ended early may lack its result only
+            ended = patience.over(self.history.accuracy())
+        for epochs in Stops(plan.epochs, every, keep, self.start).spans() if ended is None else ():
             self._stop = epochs.stop
             self.interpreter.train(epochs, self._write_down, self.span)
             self.history.settle()
@@ -153,20 +198,36 @@ class Session:
                 self._measured()
             if done == plan.epochs or (every and done % every == 0):
                 self._evaluate(done - 1)
-            saving = bool(keep) and done % keep == 0 and done < plan.epochs
+            ended = patience.over(self.history.accuracy()) if done < plan.epochs else None
+            saving = bool(keep) and done % keep == 0 and done < plan.epochs and ended is None
             # a run resumed from the checkpoint finds the times of these epochs in this trace alone
             self._write_down(force=saving)
             if saving:
                 self._checkpoint(done)
-            self._progress(done)
-        self._finish()
+            self._ended = done
+            self._progress(done, last=ended is not None)
+            if ended is not None:
+                break
+        self._finish(done, ended)
+
+    def _validation_of(self, epoch: int) -> float | None:
+        """The validation accuracy after an epoch, from 0, if it is one of those that are evaluated regularly."""
+        found = self.history.accuracy_of(epoch)
+        known = regular([] if found is None else [found], int(self.plan.train["eval_every"]))
+        return known[0].validation if known else None
 
     def _checkpoint(self, done: int) -> None:
-        plan, history = self.plan, self.history.state()
-        save_checkpoint(plan.checkpoints, done, plan.digest, self.context, history, self.world.barrier)
+        plan = self.plan
+        check_run_directory(plan.root)
+        progress = {
+            "history": self.history.state(), "rates": self.rates.state_dict(done), "planned": plan.epochs,
+            "filled_late": self._filled_late,
+        }  # fmt: skip
+        save_checkpoint(plan.checkpoints, done, plan.digest, self.context, progress, self.world.barrier)
 
     def _write_down(self, force: bool = False) -> None:
         """Write records to their files; streams in other threads may continue meanwhile."""
+        check_run_directory(self.plan.root)
         self.recorder.flush(force)
         self.notes.flush(force)
 
@@ -203,18 +264,23 @@ class Session:
         if now.step == steps - 1 and done < self._stop and done - 1 in self.history.losses:
             self._progress(done)
 
-    def abandon(self) -> None:
-        """Save the trace of a run that failed."""
+    def abandon(self, cause: BaseException) -> None:
+        """Save the trace of a run that failed, unless the ``cause`` is that nothing can be saved."""
         self.energy.stop()
+        if isinstance(cause, StorageError):
+            return
         try:
             self.recorder.flush()
             self.notes.flush()
-        except (RuntimeError, OSError) as error:  # a broken device or a full disk: the cause has been reported
+            if self.log is not None:
+                self.log.write(self._ended)
+        except (RuntimeError, StorageError) as error:  # a broken device or a full disk: the cause has been reported
             print(f"executor: rank {self.world.rank}: the rest of the trace is lost ({error})", file=sys.stderr)
 
     def _recorder(self, resume: bool) -> Recorder:
         folder, rank = self.plan.trace, self.world.rank
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
         path = folder / f"rank-{rank}.arrow"
         if resume:
             put_aside(path)
@@ -224,16 +290,18 @@ class Session:
             for old in [old for kind in kinds for old in folder.glob(f"rank-{rank}.{kind}")]:
                 old.unlink()
             if rank == 0:
-                for folder in (self.plan.checkpoints, RunDirectory(self.plan.root).model):
+                run = RunDirectory(self.plan.root)
+                for folder in (self.plan.checkpoints, run.model, run.tensorboard):
                     shutil.rmtree(folder, ignore_errors=True)
         if rank == 0:
             RunDirectory(self.plan.root).result.unlink(missing_ok=True)
         return Recorder(path, rank, self.world.device, self.start)
 
-    def _progress(self, done: int) -> None:
-        now = time.monotonic()
-        if self.world.rank or done == self._told or (now - self._progress_s < PROGRESS_S and done < self.plan.epochs):
+    def _progress(self, done: int, last: bool = False) -> None:
+        now, last = time.monotonic(), last or done == self.plan.epochs
+        if self.log is None or done == self._told or (now - self._progress_s < PROGRESS_S and not last):
             return
+        self.log.write(done)
         self._progress_s, self._told = now, done
         text = f"epoch {done}/{self.plan.epochs}: loss {self.history.losses[done - 1]:.4f}"
         evaluated = self.history.accuracy()
@@ -242,14 +310,17 @@ class Session:
             text += f", {metric} {evaluated[-1].validation:.4f}"
         print(text, flush=True)
 
-    def _finish(self) -> None:
+    def _finish(self, done: int, ended: EarlyStop | None) -> None:
+        """Write checkpoint, model and records after ``done`` epochs; ``ended``: why there were not more."""
         plan, world = self.plan, self.world
         held = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
         self.memory.close()
         # after the peak was read: the copies that it makes are no part of training
-        self._checkpoint(plan.epochs)
+        self._checkpoint(done)
         if self.model is not None:
-            self.model.finish(plan.epochs, model_facts(plan))
+            self.model.finish(done, model_facts(plan))
+        if self.log is not None:
+            self.log.close()
         self.interpreter.close()
         self._workers.close()
         self.recorder.close()
@@ -259,9 +330,10 @@ class Session:
         names = "peak_memory_bytes", "resident_memory_bytes", "idle_memory_bytes"
         memory = {name: [int(number) for number in ranks] for name, ranks in zip(names, gathered, strict=True)}
         apart = {name: apart.pairs for name, apart in self.context.apart.items()}
-        write_counts(plan.trace, world.rank, {"total": self.context.pairs, **apart})
         lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""
-        write_series(energy_file(plan.trace, world.rank), self.energy.series(self.recorder.zero, lost))
+        with writing(plan.trace):
+            write_counts(plan.trace, world.rank, {"total": self.context.pairs, **apart})
+            write_series(energy_file(plan.trace, world.rank), self.energy.series(self.recorder.zero, lost))
         world.barrier()
         for source, near in enumerate(world.near):
             if not near and world.rank in (0, source):
@@ -271,7 +343,11 @@ class Session:
                     world.fetch_file(path, source)
         if world.rank == 0:
             notes = one_machine_notes(plan.program.hosts, world.hosts)
-            write_report(plan, "ok", history=self.history, memory=memory, facts=self._facts(), notes=notes)
+            notes += [FILLED_LATE.format(epoch) for epoch in self._filled_late]
+            with writing(plan.root):
+                write_report(
+                    plan, "ok", history=self.history, memory=memory, facts=self._facts(), notes=notes, ended=ended
+                )
         world.barrier()
 
     def _facts(self) -> dict[str, Any]:
@@ -287,6 +363,27 @@ class Session:
             "hosts_found": len(set(self.world.hosts)),
             **({"testbed": json.loads(os.environ[TESTBED])["declared"]} if TESTBED in os.environ else {}),
         }
+
+
+def _sinks(plan: RunPlan, log: str | None) -> list[Sink]:
+    """Return where rank 0 writes what it tells of every epoch."""
+    run, metric = RunDirectory(plan.root), "micro_f1" if plan.multilabel else "accuracy"
+    sinks: list[Sink] = [LossFile(run.losses, metric)]
+    if log == "tensorboard":
+        # an extra, which may be missing
+        from executor.recording.tensorboard import EventFile
+
+        sinks.append(EventFile(run.tensorboard, metric))
+    return sinks
+
+
+def explained(root: Path, error: BaseException) -> BaseException:
+    """Return the error of a rank, or why the run directory cannot be written any more: that is the cause of an error
+    in writing, and may be why another rank is gone."""
+    if isinstance(error, StorageError) and RunDirectory(root).plan.is_dir():
+        return error
+    found = storage_fault(root) if isinstance(error, StorageError | LostPeerError) else ""
+    return StorageError(found) if found else error
 
 
 def seed_of(seed: int, rank: int) -> int:

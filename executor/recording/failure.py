@@ -5,6 +5,7 @@ import re
 import site
 import sysconfig
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -84,10 +85,11 @@ def _policy_folders(base: type[Any]) -> set[Path]:
 
 
 def write_failure(folder: Path, rank: int, error: BaseException) -> None:
-    """Write a :class:`Note` of an error for the launcher."""
+    """Write a :class:`Note` of an error for the launcher, unless the disk is full: then the exit status says that."""
     kind: Kind = "lost-peer" if isinstance(error, LostPeerError) else "cause"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"rank-{rank}.failure.json", json.dumps(Note(rank, kind, str(error))._asdict()))
+    with suppress(OSError):
+        folder.mkdir(exist_ok=True)
+        write_atomically(folder / f"rank-{rank}.failure.json", json.dumps(Note(rank, kind, str(error))._asdict()))
 
 
 def read_failures(folder: Path) -> list[Note]:

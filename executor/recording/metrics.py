@@ -1,8 +1,9 @@
 """Collects losses and evaluations while training runs, and ends a run whose loss is not finite."""
 
 import math
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +23,14 @@ class History:
 
     def __init__(self) -> None:
         self.losses: dict[int, float] = {}
+        self.seconds: dict[int, float] = {}
+        self._begun_s = 0.0
         self.evaluations: dict[int, list[float]] = {}
         self._coming: deque[tuple[Now, torch.Tensor, Any]] = deque()
+
+    def begin(self) -> None:
+        """Start the clock of :attr:`seconds`, by epoch: time to its end, less pauses between starts of a run."""
+        self._begun_s = time.perf_counter() - max(self.seconds.values(), default=0.0)
 
     def observe(self, now: Now, metrics: torch.Tensor) -> None:
         """Note the training metrics of a step. Raises :class:`NonFiniteError`, on all ranks alike."""
@@ -57,20 +64,34 @@ class History:
             )
         # steps of one epoch add up; each is divided by the same number of training rows
         self.losses[now.epoch] = loss if now.step == 0 else self.losses.get(now.epoch, 0.0) + loss
+        self.seconds[now.epoch] = time.perf_counter() - self._begun_s
+
+    def loss_of(self, epoch: int) -> float:
+        """Return the training loss of an epoch that has ended."""
+        self.settle()
+        return self.losses[epoch]
+
+    def accuracy_of(self, epoch: int) -> Accuracy | None:
+        """Return the accuracy after an epoch, counted from 0; None if it was not evaluated."""
+        counts = self.evaluations.get(epoch)
+        return None if counts is None else _accuracy(epoch, counts)
 
     def accuracy(self) -> list[Accuracy]:
         """Return accuracy, or micro-F1, after each evaluated epoch (counted from 1); None for a split without rows."""
-        result = []
-        for epoch, counts in sorted(self.evaluations.items()):
-            values: dict[str, float | None] = {}
-            for position, split in enumerate(SPLITS):
-                values[split] = Metrics(*counts[position * METRICS : (position + 1) * METRICS]).accuracy
-            result.append(Accuracy(epoch=epoch + 1, **values))
-        return result
+        return [_accuracy(epoch, counts) for epoch, counts in sorted(self.evaluations.items())]
 
     def state(self) -> dict[str, Any]:
-        return {"losses": dict(self.losses), "evaluations": dict(self.evaluations)}
+        return {"losses": dict(self.losses), "evaluations": dict(self.evaluations), "seconds": dict(self.seconds)}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.losses = dict(state["losses"])
         self.evaluations = dict(state["evaluations"])
+        self.seconds = dict(state["seconds"])
+
+
+def _accuracy(epoch: int, counts: Sequence[float]) -> Accuracy:
+    values = {
+        split: Metrics(*counts[position * METRICS : (position + 1) * METRICS]).accuracy
+        for position, split in enumerate(SPLITS)
+    }
+    return Accuracy(epoch=epoch + 1, **values)

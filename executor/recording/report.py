@@ -21,7 +21,7 @@ from simgnn.program.program import EVALUATE, Program
 from simgnn.record.activity import decisions_in
 from simgnn.record.batches import batch_table, batches_that_differ, draws_batches, input_rows
 from simgnn.record.energy import sum_of
-from simgnn.record.result import Result, environment, versions, write_result
+from simgnn.record.result import EarlyStop, Result, environment, versions, write_result
 from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
 from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, payload_epochs, per_rank, rank_times
 from simgnn.seal import seal_folder
@@ -66,10 +66,11 @@ def write_report(
     memory: Mapping[str, list[int]] | None = None,
     facts: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
+    ended: EarlyStop | None = None,
 ) -> Result:
     """Write trace, ops, traffic, batches (of a mini-batch run), activity (policies' decisions, if any) and
     ``result.json``, then seal the files that a replay reads. A failed run gets the same files, as far as it ran.
-    ``notes`` qualify its numbers."""
+    ``notes`` qualify its numbers; ``ended``: why it trained fewer epochs than the plan has."""
     run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
     whole = status == "ok"  # else ranks have not written all their counts and readings, or those of other epochs
     trace = merge_trace(plan.trace, program)
@@ -91,6 +92,8 @@ def write_report(
     windows = epoch_windows(columns)
     seconds = (windows[:, 1] - windows[:, 0]).tolist()
     steady, counted = seconds[1:] or seconds, payload_epochs(len(seconds))
+    if ended is not None:  # its last epoch sent as much as those before, which was counted
+        counted = range(counted.start, len(seconds))
     # from the first issue of the run to its last end, evaluations included
     span = (pc.min(trace["issued_s"]).as_py(), pc.max(trace["ended_s"]).as_py())
     energy = energy_figures(plan.trace, ranks, span, windows) if whole else []
@@ -105,7 +108,7 @@ def write_report(
         seed=plan.seed,
         ranks=ranks,
         hosts=len(set(program.hosts)),
-        epochs=plan.epochs,
+        epochs=plan.epochs if ended is None else ended.epoch,
         versions=versions(),
         environment={**environment(), **(facts or {})},
         epoch_s=seconds,
@@ -124,6 +127,7 @@ def write_report(
         input_rows=None if batches is None else input_rows(batches),
         loss=loss or None,
         accuracy=None if history is None else history.accuracy(),
+        early_stop=ended,
         accuracy_metric="micro_f1" if plan.multilabel else "accuracy",
         synthetic=list(plan.synthetic),
         notes=[*notes, *elsewhere],
@@ -131,6 +135,27 @@ def write_report(
     write_result(result, run.result)
     seal_folder(run.root, run.recorded)
     return result
+
+
+def write_failed(plan: RunPlan, message: str) -> None:
+    """Write ``result.json`` of a failed run whose tables cannot be written."""
+    failed = Result(
+        backend="executor",
+        status="failed",
+        message=message,
+        name=plan.name,
+        digest=None,
+        program_digest=plan.digest,
+        seed=plan.seed,
+        ranks=plan.ranks,
+        hosts=len(set(plan.program.hosts)),
+        epochs=plan.epochs,
+        versions=versions(),
+        environment=environment(),
+        epoch_s=[],
+        epoch_s_median=None,
+    )
+    write_result(failed, RunDirectory(plan.root).result)
 
 
 def merge_trace(folder: Path, program: Program) -> pa.Table:

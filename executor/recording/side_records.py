@@ -130,7 +130,8 @@ def merged_records(folder: Path, kind: str) -> pa.Table:
     parts = read_parts(folder, kind, SCHEMAS[kind])
     for rank, _, table, start in sorted(parts, key=lambda part: (part[0], -part[1])):
         end = ends.setdefault(rank, LATEST)
-        kept.append(table.filter(pa.array(table["epoch"].to_numpy() < end)))
+        if start < end:  # else a later start trained all of its epochs
+            kept.append(table.filter(pa.array(table["epoch"].to_numpy() < end)))
         if len(table):  # a start that broke off before it wrote anything takes no epoch from the ones before
             ends[rank] = min(end, start)
     return pa.concat_tables(kept)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import ArrayLike
 
+from executor.recording.disk import writing
 from executor.state.buffers import Now
 from executor.state.context import Sent
 from simgnn.record.rundir import TRACE_SCHEMA
@@ -32,8 +33,10 @@ class RowFile:
     def __init__(self, path: Path, schema: pa.Schema, start_epoch: int) -> None:
         self._rows: list[tuple[Any, ...]] = []
         self._schema = schema.with_metadata({START_EPOCH: str(start_epoch).encode()})
-        self._file = path.open("wb")
-        self._writer = pa.ipc.new_stream(self._file, self._schema)
+        self._path = path
+        with writing(path):
+            self._file = path.open("wb")
+            self._writer = pa.ipc.new_stream(self._file, self._schema)
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
         """Return the values of some noted rows, by column of the schema."""
@@ -46,14 +49,17 @@ class RowFile:
         if rows:
             columns = zip(self.columns(rows), self._schema, strict=True)
             arrays = [arrow_of(values, field.type) for values, field in columns]
-            self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
-            self._file.flush()
+            batch = pa.record_batch(arrays, schema=self._schema)
+            with writing(self._path):
+                self._writer.write_batch(batch)
+                self._file.flush()
         return bool(rows)
 
     def close(self) -> None:
         self.write()
-        self._writer.close()
-        self._file.close()
+        with writing(self._path):
+            self._writer.close()
+            self._file.close()
 
 
 class Recorder(RowFile):

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from executor.layers.user import UserLayer
-from simgnn.errors import BackendError
+from executor.recording.disk import writing
 from simgnn.model.spec import LayerSpec
 from simgnn.record.result import Accuracy, versions
 from simgnn.record.rundir import RunDirectory
@@ -63,10 +62,15 @@ class TrainedModel:
         known = [found for found in accuracy if found.validation is not None]
         if not known:
             return
-        best = max(known, key=lambda found: (found.validation, -found.epoch))
+        best = max(known, key=_rank_of)
         if best is accuracy[-1]:
             self._save(BEST)
         self._best = best
+
+    def resumed(self, accuracy: Sequence[Accuracy]) -> None:
+        """Go on after the evaluations of earlier starts of the run, whose best weights are in the folder."""
+        known = [found for found in accuracy if found.validation is not None]
+        self._best = max(known, key=_rank_of, default=None)
 
     def finish(self, epochs: int, facts: Mapping[str, Any]) -> None:
         """Write the weights after the last epoch, and ``model.json``. ``facts``: more entries for that file."""
@@ -90,7 +94,8 @@ class TrainedModel:
             "best": best,
             "versions": versions(),
         }
-        write_atomically(self.folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
+        with writing(self.folder / DESCRIPTION):
+            write_atomically(self.folder / DESCRIPTION, json.dumps(description, indent=1) + "\n")
 
     def _save(self, name: str) -> Tensors:
         beside = self._beside()
@@ -99,14 +104,10 @@ class TrainedModel:
         every = {**torch.nn.ModuleList(self.modules).state_dict(prefix="layers."), **beside}
         weights = {name: value.detach().cpu().clone() for name, value in every.items()}
         path, draft = self.folder / name, self.folder / f".{name}.tmp"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        with writing(path, draft, own=(SafetensorError,)):
+            self.folder.mkdir(exist_ok=True)
             save_file(weights, draft)
             os.replace(draft, path)
-        except (OSError, SafetensorError) as error:
-            with suppress(OSError):
-                draft.unlink()
-            raise BackendError(f"the trained weights {path} cannot be written ({error}); make room there") from error
         return weights
 
 
@@ -118,3 +119,9 @@ def own_source(modules: Sequence[torch.nn.Module]) -> str | None:
     file = sys.modules[type(own.module).__module__].__file__
     assert file is not None, "the class was imported from a file"
     return Path(file).read_text(encoding="utf-8")
+
+
+def _rank_of(found: Accuracy) -> tuple[float, int]:
+    """Sort key by which the best evaluation, of several equal ones the first, is the largest."""
+    assert found.validation is not None
+    return found.validation, -found.epoch

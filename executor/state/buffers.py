@@ -163,7 +163,8 @@ class BufferStore:
             name, at = slots[key]
             there = self.values[at]
             if isinstance(there, torch.Tensor) and isinstance(value, torch.Tensor):
-                there.copy_(value)
+                # a lasting buffer has room for the most rows of all epochs, of which the run may have more by now
+                (there[: len(value)] if self.program.buffers[name].lasting else there).copy_(value)
             else:
                 self.values[at] = moved(value, self.place(name))
 

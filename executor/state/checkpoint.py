@@ -3,26 +3,26 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
+from executor.recording.disk import LATEST, writing
 from executor.state.context import Pairs, RankContext
 from simgnn.errors import BackendError
 
-LATEST = "latest.json"
-
 
 def save_checkpoint(
-    folder: Path, epoch: int, digest: str, context: RankContext, history: Mapping[str, Any], barrier: Callable[[], None]
-) -> None:
+    folder: Path, epoch: int, digest: str, context: RankContext, progress: Mapping[str, Any],
+    barrier: Callable[[], None],
+) -> None:  # fmt: skip
     """Write this rank's state after ``epoch`` epochs. Rank 0 names the checkpoint when every rank has written its own.
     It holds parameters, optimizer, the modules' own buffers, torch's generators, remembered buffers (among them states
-    and caches of policies), shared memory that this rank writes, decisions, traffic, and ``history``: losses so far."""
+    and caches of policies), shared memory that this rank writes, decisions, traffic, and ``progress``: losses and
+    learning rates so far."""
     place = folder / f"epoch-{epoch}"
     assert context.optimizer is not None
     assert context.network is not None
@@ -38,7 +38,7 @@ def save_checkpoint(
         "decisions": context.decisions,
         "pairs": _listed(context.pairs),
         "apart": {name: _listed(apart.pairs) for name, apart in context.apart.items()},
-        "history": dict(history),
+        "progress": dict(progress),
     }
     _write(place / f"rank-{context.rank}.pt", lambda draft: torch.save(state, draft))
     barrier()
@@ -60,23 +60,17 @@ def _unlisted(rows: list[list[int]]) -> Pairs:
 
 
 def _write(path: Path, put: Callable[[Path], Any]) -> None:
-    """Write a file completely or not at all. Raises :class:`BackendError` where it cannot be written."""
+    """Write a file completely or not at all."""
     draft = path.with_name(f".{path.name}.tmp")
-    try:
+    with writing(path, draft, own=(RuntimeError,)):  # torch's for a full disk
         path.parent.mkdir(parents=True, exist_ok=True)
         put(draft)
         os.replace(draft, path)
-    except (OSError, RuntimeError) as error:  # torch has errors of its own for a full disk
-        with suppress(OSError):
-            draft.unlink()
-        raise BackendError(
-            f"the checkpoint {path} cannot be written ({error}); make room there, or train without "
-            "(train.checkpoint_every = 0)"
-        ) from error
 
 
-def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
-    """Return the epochs trained at the last complete checkpoint. Raises :class:`BackendError` if none fits."""
+def find_checkpoint(folder: Path, ranks: int, digest: str, continues: Sequence[str] = ()) -> int:
+    """Return the epochs trained at the last complete checkpoint, which a program with this ``digest``, or one that it
+    ``continues``, has written. Raises :class:`BackendError` if none fits."""
     path = folder / LATEST
     if not path.is_file():
         raise BackendError(
@@ -88,7 +82,7 @@ def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
         epoch, had, written = int(note["epoch"]), int(note["ranks"]), str(note["program_digest"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BackendError(f"--resume: {path} cannot be read ({error}); start without --resume") from error
-    if had != ranks or written != digest:
+    if had != ranks or written not in (digest, *continues):
         raise BackendError(
             f"--resume: the checkpoint in {folder} belongs to another program ({had} ranks, digest {written[:12]}; "
             f"this one: {ranks} ranks, {digest[:12]}); start without --resume"
@@ -97,7 +91,7 @@ def find_checkpoint(folder: Path, ranks: int, digest: str) -> int:
 
 
 def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str, Any]:
-    """Restore this rank's state; returns the history of losses."""
+    """Restore this rank's state; returns the ``progress`` that was saved."""
     path = folder / f"epoch-{epoch}" / f"rank-{context.rank}.pt"
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
@@ -117,5 +111,5 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
     context.pairs.update(_unlisted(state["pairs"]))
     for name, apart in context.apart.items():
         apart.pairs.update(_unlisted(state["apart"].get(name, [])))
-    history: dict[str, Any] = state["history"]
-    return history
+    progress: dict[str, Any] = state["progress"]
+    return progress

@@ -111,8 +111,9 @@ class RankContext:
     [messages, bytes]; ``apart``: the same for some epochs alone, by a name. ``note(now, decision, peer, value)``
     records a decision, ``note_loss`` a mini-batch's metrics before they are summed over ranks, ``note_rows`` how many
     rows arrive on routes whose counts differ by step. ``written``: memory shared by ranks of a host that this rank
-    changes while it trains, by name. ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`. ``control``: a
-    group of all ranks, through host memory, for messages that are not part of the program.
+    changes while it trains, by name. ``rate_of``: the learning rate by epoch; None: it stays as the optimizer has it.
+    ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`. ``control``: a group of all ranks, through host
+    memory, for messages that are not part of the program.
     """
 
     program: Program
@@ -125,6 +126,7 @@ class RankContext:
     network: "Network | None" = None
     task: "Task | None" = None
     optimizer: "FlatOptimizer | None" = None
+    rate_of: Callable[[int], float] | None = None
     blocks: "BlockAdjacency | None" = None
     policies: Mapping[str, Any] = field(default_factory=dict)
     decisions: dict[str, int] = field(default_factory=dict)

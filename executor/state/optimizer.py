@@ -1,7 +1,7 @@
 """Adam or SGD on one flat vector: parameters and gradients of all layers are views of it, in the order of layers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.adam import adam
@@ -11,13 +11,21 @@ from simgnn.errors import BackendError
 from simgnn.model.spec import LayerSpec
 
 
+class Decayed(NamedTuple):
+    """Neighbouring parameters with the same L2 penalty. ``part``: their elements of the flat vector."""
+
+    part: slice
+    decay: float
+
+
 class FlatOptimizer:
     """Moves all parameters into one flat tensor and updates that, with the same result as for each parameter alone.
 
     Adam with L2 penalty (not decoupled), torch's default betas and epsilon (Kingma and Ba, ICLR 2015); or SGD with L2
-    penalty and momentum, as torch defines them (no dampening, no Nesterov). ``settings``: the fields of ``[train]``.
-    ``counted``: gradients are sums over rows, and each step divides them by :attr:`count`, the number of rows. It lies
-    behind the gradients in memory, so that ranks sum both in one message.
+    penalty and momentum, as torch defines them (no dampening, no Nesterov). ``settings``: the fields of ``[train]``;
+    parameters with different penalties are what torch calls parameter groups. ``rate``: the learning rate of the next
+    step. ``counted``: gradients are sums over rows, and each step divides them by :attr:`count`, the number of rows. It
+    lies behind the gradients in memory, so that ranks sum both in one message.
     """
 
     def __init__(self, layers: Sequence[torch.nn.Module], settings: Mapping[str, Any], counted: bool = False) -> None:
@@ -43,7 +51,8 @@ class FlatOptimizer:
                 begin = part.stop
             self.parameter_views.append(flat[start:begin])
             self.gradient_views.append(self.gradient[start:begin])
-        self._rate, self._decay = float(settings["learning_rate"]), float(settings["weight_decay"])
+        self.rate = float(settings["learning_rate"])
+        self._groups = decayed_groups(layers, settings["weight_decay"], bool(settings.get("decay_biases", True)))
         self._momentum = float(settings.get("momentum", 0.0))
         self._adam = settings["optimizer"] == "adam"
         self._state: dict[str, torch.Tensor] = {}
@@ -56,26 +65,31 @@ class FlatOptimizer:
         with torch.no_grad():
             if self.count is not None:
                 self.gradient.div_(self.count[0, 0])
-            self._update([self.flat.data], [self.gradient])
+            self._update()
         self.gradient.zero_()
 
-    def _update(self, flat: list[torch.Tensor], gradient: list[torch.Tensor]) -> None:
+    def _update(self) -> None:
         # torch's functional forms: its classes import a compiler (100 MB, 1.5 s of a core) when they are made
-        state = self._state
-        if self._adam:
-            adam(
-                flat, gradient, [state["mean"]], [state["square"]], [], [state["steps"]], foreach=False, fused=True,
-                amsgrad=False, beta1=0.9, beta2=0.999, lr=self._rate, weight_decay=self._decay, eps=1e-8,
-                maximize=False,
+        flat, state = self.flat.data, self._state
+        begun = self._adam and state["steps"].clone()  # each group counts the same step
+        for number, (part, decay) in enumerate(self._groups):
+            values, gradient = [flat[part]], [self.gradient[part]]
+            if self._adam:
+                steps = state["steps"].copy_(begun)
+                adam(
+                    values, gradient, [state["mean"][part]], [state["square"][part]], [], [steps], foreach=False,
+                    fused=True, amsgrad=False, beta1=0.9, beta2=0.999, lr=self.rate, weight_decay=decay, eps=1e-8,
+                    maximize=False,
+                )  # fmt: skip
+                continue
+            name = f"velocity/{number}"
+            velocity = [state.get(name)]
+            sgd(
+                values, gradient, velocity, foreach=False, fused=True, weight_decay=decay, momentum=self._momentum,
+                lr=self.rate, dampening=0.0, nesterov=False, maximize=False,
             )  # fmt: skip
-            return
-        velocity = [state.get("velocity")]
-        sgd(
-            flat, gradient, velocity, foreach=False, fused=True, weight_decay=self._decay, momentum=self._momentum,
-            lr=self._rate, dampening=0.0, nesterov=False, maximize=False,
-        )  # fmt: skip
-        if velocity[0] is not None:
-            state["velocity"] = velocity[0]
+            if velocity[0] is not None:
+                state[name] = velocity[0]
 
     def state_dict(self) -> dict[str, Any]:
         return {"flat": self.flat.detach(), "rule": self._state}
@@ -88,6 +102,26 @@ class FlatOptimizer:
             )
         self.flat.data.copy_(state["flat"])
         self._state = {name: value.to(self.flat.device) for name, value in state["rule"].items()}
+
+
+def decayed_groups(
+    layers: Sequence[torch.nn.Module], decay: float | Sequence[float], biases: bool = True
+) -> list[Decayed]:
+    """Divide the flat vector of all parameters, in the order of ``layers``, by L2 penalty. ``decay``: one for all
+    layers, or one for each. ``biases``: whether parameters named ``bias`` have it; else theirs is 0."""
+    each = [float(decay)] * len(layers) if isinstance(decay, int | float) else list(decay)
+    groups: list[Decayed] = []
+    begin = 0
+    for layer, penalty in zip(layers, each, strict=True):
+        for label, parameter in layer.named_parameters():
+            own = penalty if biases or label.rpartition(".")[2] != "bias" else 0.0
+            end = begin + parameter.numel()
+            if groups and groups[-1].decay == own:
+                groups[-1] = Decayed(slice(groups[-1].part.start, end), own)
+            else:
+                groups.append(Decayed(slice(begin, end), own))
+            begin = end
+    return groups
 
 
 def learned_values(layers: Sequence[LayerSpec], optimizer: FlatOptimizer) -> dict[str, torch.Tensor]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class RunPlan:
     """``plan/plan.json`` of a run directory, checked. ``train``: the fields of ``[train]``; ``policies``: those
-    that act while training, by slot; ``batches``: settings of mini-batches, None in full-graph training."""
+    that act while training, by slot; ``batches``: settings of mini-batches, None in full-graph training; ``continues``:
+    digests of earlier programs of this run, of fewer epochs."""
 
     root: Path
     name: str
@@ -42,6 +43,7 @@ class RunPlan:
     synthetic: tuple[str, ...]
     policies: Mapping[str, Policy] = field(default_factory=dict)
     batches: BatchesTable | None = None
+    continues: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, root: Path) -> "RunPlan":
@@ -76,6 +78,7 @@ class RunPlan:
             synthetic=tuple(word for word in ("features", "labels") if getattr(plan.graph, f"synthetic_{word}")),
             policies=policies,
             batches=plan.batches,
+            continues=plan.continues,
         )
 
     def check_unfinished(self) -> None:

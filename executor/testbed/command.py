@@ -14,6 +14,7 @@ from executor.testbed.network import require_tools
 from executor.testbed.state import recorded_names
 from simgnn.errors import ConfigError, HardwareError, SimgnnError
 from simgnn.outputs import check_output_file, make_parent
+from simgnn.record.logs import check_log
 
 USAGE = """\
 python -m executor testbed up TESTBED.toml [--hold]   make its hosts (network namespaces), links and quotas
@@ -75,6 +76,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     commands["down"].add_argument("--orphaned", action="store_true", help="only what a killed `up --hold` left")
     commands["run"].add_argument("directory", type=Path, metavar="DIR")
     commands["run"].add_argument("--resume", action="store_true", help="go on from the last checkpoint in DIR")
+    commands["run"].add_argument("--log", help="also write event files into DIR/tensorboard: tensorboard")
     commands["exec"].add_argument("words", nargs="+", metavar="CMD")
     commands["status"].add_argument("--json", action="store_true", dest="as_json")
     profile = commands["profile"]
@@ -103,7 +105,9 @@ def _carry_out(options: argparse.Namespace) -> int:
 
     if options.command == "exec":
         return execute(declared, options.words)
-    return run(declared, options.directory, ["--device", "cpu", *(["--resume"] if options.resume else [])])
+    check_log(options.log)
+    passed = [*(["--resume"] if options.resume else []), *(["--log", options.log] if options.log else [])]
+    return run(declared, options.directory, ["--device", "cpu", *passed])
 
 
 def _up(declared: Declaration, holds: bool) -> int:

@@ -11,6 +11,8 @@ LAUNCHER = "SIMGNN_LAUNCHER"
 """Process id of the launcher; ranks end when it ends."""
 TESTBED = "SIMGNN_TESTBED"
 """JSON of the testbed that this rank runs in and of the rank's place there, recorded with the result."""
+NO_STORAGE = 74
+"""Exit status of a rank that cannot write the run directory, and so may not even note why; sysexits.h: EX_IOERR."""
 PR_SET_PDEATHSIG = 1
 
 

@@ -49,6 +49,7 @@ UNLOADED = (
     "streams {} talk between hosts at once: that small messages wait behind large ones on a link, and that bytes take "
     "processor time from work, is not modelled, as the profile states no load of {}; times may be too short"
 )
+STOPS_EARLY = "train.patience = {}: training may end before epoch {}; this is the time of all {} epochs, an upper bound"
 TIMED = "time_to_accuracy is the accuracy that the run {} reached after its epochs, at their predicted ends"
 RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here"
 
@@ -174,6 +175,7 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
     """Build the result of a prediction with the decisions ``found``. It has no times and energy if memory runs out."""
     memory, reserved = simulation.memory, simulation.memory.reserved
     experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
+    train = experiment.train
     fits = simulation.status == "ok"
     timed = on_clock(found.accuracy, spread.epoch_s) if fits else []
     energy = list(simulation.energy) if fits else []
@@ -220,6 +222,7 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
             *chosen.profile.limits(),
             *unmodelled_waiting(program, chosen.profile),
             *prepared.stats.notes,
+            *([STOPS_EARLY.format(train.patience, train.epochs, train.epochs)] if train.patience else []),
             *([BUNDLED.format(len(simulation.bundled))] if simulation.bundled else []),
             *([TIMED.format(found.run)] if timed else []),
             *found.notes,

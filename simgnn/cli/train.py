@@ -1,6 +1,5 @@
 """Prepares and runs training, for ``simgnn run``, ``demo`` and studies."""
 
-import json
 from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
@@ -14,13 +13,11 @@ from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile.profile import Profile
 from simgnn.locks import locked_folder
 from simgnn.partition.local.shards import shard_artifact
-from simgnn.planner.directory import EXPERIMENT_FILE, check_free, differences, write_run_directory
+from simgnn.planner.directory import check_free, write_run_directory
 from simgnn.planner.prepare import Prepared, prepare
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.report.perfetto import write_perfetto
-from simgnn.seal import SEAL
-from simgnn.tomlfile import load_toml, write_atomically, write_toml
 
 
 def prepare_run(experiment: Experiment, out: Path, reporter: Reporter, force: bool = False) -> Path:
@@ -47,28 +44,6 @@ def write_run(prepared: Prepared, profile: Profile | None, out: Path, reporter: 
     return write_run_directory(prepared, out, profile, shards=shards.path, force=force)
 
 
-def check_resumable(experiment: Experiment, out: Path | None) -> Path:
-    """Return the run directory to resume, extended if the experiment has more epochs than it.
-
-    Raises :class:`ConfigError` unless it holds the same experiment otherwise.
-    """
-    if out is None:
-        raise ConfigError("--resume: got no --out, expected --out DIR with the run directory to continue")
-    if not (out / EXPERIMENT_FILE).is_file():
-        raise ConfigError(f"--resume: got {out}, which is not a run directory; expected one `simgnn run` wrote")
-    different = differences(experiment, out)
-    if [path for path, old, new in different if path != "train.epochs" or new < old]:
-        raise ConfigError(
-            [
-                f"--resume: {path}: got {new}, expected {old} as in {out}; use --out for a new run"
-                for path, old, new in different
-            ]
-        )
-    if different:
-        extend_run(out, experiment.train.epochs)
-    return out.resolve()
-
-
 def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Sequence[str] = ()) -> Result:
     """Start the executor on a prepared run directory, show its progress, and read the result."""
     reporter.stage(f"training: {directory}")
@@ -90,35 +65,12 @@ def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Seque
     return result
 
 
-def extend_run(directory: Path, epochs: int) -> None:
-    """Let a run directory train up to ``epochs`` epochs, from its last checkpoint on.
-
-    Raises :class:`ConfigError` for mini-batches, of which those of all epochs were drawn when the run was prepared.
-    """
-    run = RunDirectory(directory)
-    plan = run.plan / "plan.json"
-    described = json.loads(plan.read_text(encoding="utf-8"))
-    if described["batches"] is not None:
-        raise ConfigError(
-            f"train.epochs: got {epochs} with --resume, expected {described['train']['epochs']} as in {directory}: its "
-            "mini-batches were drawn for so many epochs; train anew with --out for a longer run"
-        )
-    table = load_toml(run.experiment)
-    table["train"]["epochs"] = described["train"]["epochs"] = epochs
-    with locked_folder(directory, "--resume"):
-        # without a result the directory counts as unfinished, so it can be resumed if this is interrupted
-        for finished in (run.result, directory / SEAL):
-            finished.unlink(missing_ok=True)
-        write_toml(run.experiment, table)
-        write_atomically(plan, json.dumps(described, indent=2) + "\n")
-
-
-def torchrun_command(directory: Path, resume: bool = False) -> str:
-    """Return the command that starts or resumes a prepared run; on a cluster, run it on every host."""
+def torchrun_command(directory: Path, arguments: Sequence[str] = ()) -> str:
+    """Return the command that starts a prepared run with ``arguments``; on a cluster, run it on every host."""
     cluster = load_experiment(RunDirectory(directory).experiment).cluster
     nodes = "" if cluster.hosts == 1 else f"--nnodes {cluster.hosts} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
     start = f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"
-    return start + " --resume" * resume
+    return " ".join([start, *arguments])
 
 
 def free_directory(root: Path, name: str) -> Path:

@@ -50,6 +50,12 @@ def parse_table(
             message = f"got {shown(value)}, expected {expected(model.model_fields[key])}"
             faults[key] = line((*path, key), message, origin)
     checked = {key: _frozen(value) for key, value in table.items() if key not in faults}
+    nested: list[str] = []
+    for key, value in list(checked.items()):
+        tables = _table_classes(model.model_fields[key].annotation) if key in known else ()
+        if tables and isinstance(value, Mapping):
+            inner = _parse_one_of(tables, value, (*path, key), origin, nested)
+            checked = {**checked, key: inner} if inner is not None else {k: v for k, v in checked.items() if k != key}
     try:
         parsed = model.model_validate(checked, strict=True)
     except ValidationError as error:
@@ -59,8 +65,33 @@ def parse_table(
                 told = told or _sentence(model, key, table, dict(fault))
                 faults[key] = line((*path, key) if key else path, told, origin)
         parsed = None
-    problems.extend(faults.values())
-    return None if faults else parsed
+    problems.extend([*faults.values(), *nested])
+    return None if faults or nested else parsed
+
+
+def _table_classes(annotation: Any) -> tuple[type[BaseModel], ...]:
+    """Return the classes of the tables that a field takes."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return (annotation,)
+    return tuple(found for entry in get_args(annotation) for found in _table_classes(entry))
+
+
+def _parse_one_of(
+    tables: Sequence[type[BaseModel]], value: Mapping[str, Any], path: tuple[str, ...], origin: Origin,
+    problems: list[str],
+) -> BaseModel | None:  # fmt: skip
+    """Return a table inside a table, of the class that its ``kind`` names if there are several; else like
+    :func:`parse_table`."""
+    if len(tables) == 1:
+        return parse_table(tables[0], value, path, origin, problems)
+    by_kind = {kind: one for one in tables for kind in _choices(one.model_fields["kind"].annotation)}
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in by_kind:
+        hint = nearest(kind, tuple(by_kind)) if isinstance(kind, str) else ""
+        got, names = "none" if kind is None else shown(kind), ", ".join(map(shown, by_kind))
+        problems.append(line((*path, "kind"), f"got {got}, expected one of {names}{hint}", origin))
+        return None
+    return parse_table(by_kind[kind], value, path, origin, problems)
 
 
 def _is_one_of_its_kind(value: Any, field: FieldInfo) -> bool:
@@ -116,6 +147,10 @@ def _describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         return _describe(inner, [*metadata, *flat])
     if origin in (Union, types.UnionType):
         members = [entry for entry in get_args(annotation) if entry is not type(None)]
+        tables = [entry for entry in members if isinstance(entry, type) and issubclass(entry, BaseModel)]
+        if len(tables) > 1 and tables == members:
+            kinds = [shown(kind) for one in tables for kind in _choices(one.model_fields["kind"].annotation)]
+            return f"a table whose kind is one of {', '.join(kinds)}"
         return " or ".join(_describe(entry, metadata if len(members) == 1 else ()) for entry in members)
     if origin is Literal:
         names = get_args(annotation)

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from simgnn.experiment.learning_rate import RateSchedule
 from simgnn.experiment.problems import shown
 from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import BUILT_IN_LAYERS, STEPS, dropped_steps
@@ -16,6 +17,7 @@ MODEL_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
+Decay = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class Section(BaseModel):
@@ -247,7 +249,13 @@ class TrainSection(Section):
     epochs: int = Field(default=200, ge=1, le=10**7, description="passes over the training vertices")
     optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
     learning_rate: float = Field(default=0.01, gt=0, le=1e6, description="step size")
-    weight_decay: float = Field(default=0.0, ge=0, le=1e6, description="L2 penalty added to gradients")
+    learning_rate_schedule: Annotated[RateSchedule, Field(discriminator="kind")] | None = Field(
+        default=None, description="how learning_rate changes from epoch to epoch; default: not at all"
+    )
+    weight_decay: Decay | Annotated[tuple[Decay, ...], Field(max_length=1000)] = Field(
+        default=0.0, description="L2 penalty added to gradients: one number, or one for each layer"
+    )
+    decay_biases: bool = Field(default=True, description="whether weight_decay applies to parameters named bias, too")
     momentum: float = Field(default=0.0, ge=0, lt=1, description="momentum of sgd")
     dtype: Literal["float32", "float64"] = Field(default="float32", description="type of rows and parameters")
     gradient_mean: Literal["seeds", "ranks"] = Field(
@@ -259,6 +267,12 @@ class TrainSection(Section):
         ge=0,
         le=10**7,
         description="epochs between evaluations of validation and test vertices; 0: only after the last epoch",
+    )
+    patience: int = Field(
+        default=0,
+        ge=0,
+        le=10**7,
+        description="evaluations in a row without a better validation accuracy after which training ends; 0: never",
     )
     clip_norm: float = Field(
         default=0.0,
@@ -278,6 +292,17 @@ class TrainSection(Section):
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
         if self.momentum and self.optimizer != "sgd":
             yield self.refusal("momentum", f"train.optimizer = '{self.optimizer}'", "0", "only sgd has momentum")
+        layers = choices.model.layers
+        if isinstance(self.weight_decay, tuple) and len(self.weight_decay) != layers:
+            yield Refusal(
+                "train", "weight_decay",
+                f"got {len(self.weight_decay)} numbers, expected {layers}: one for each layer (model.layers = "
+                f"{layers}); give one number for all layers",
+            )  # fmt: skip
+        if not self.decay_biases and not self.decays:
+            why = "nothing decays; remove it, or give train.weight_decay"
+            yield self.refusal("decay_biases", "train.weight_decay = 0", "none", why)
+        yield from self._unevaluated()
         if not self.clip_norm and self.chosen("clip_scale"):
             why = "nothing is clipped; remove it, or give train.clip_norm"
             yield self.refusal("clip_scale", "train.clip_norm = 0", "none", why)
@@ -294,6 +319,30 @@ class TrainSection(Section):
                 f"(batching.kind = {sampled})"
             )
             yield self.refusal("gradient_mean", f"batching.kind = '{choices.batching.label}'", "'seeds'", why)
+
+    def _unevaluated(self) -> Iterator[Refusal]:
+        """Yield the options that need evaluations while training runs, where there are none."""
+        if self.eval_every:
+            return
+        why = "the validation accuracy is only known after the last epoch; set train.eval_every"
+        if self.patience:
+            yield self.refusal("patience", "train.eval_every = 0", "0", why)
+        if self.learning_rate_schedule is not None and self.learning_rate_schedule.watches_validation:
+            message = f"got metric = 'validation' with train.eval_every = 0, expected metric = 'loss': {why}"
+            yield Refusal("train", "learning_rate_schedule", message)
+
+    @property
+    def decays(self) -> bool:
+        """Whether any parameter has an L2 penalty."""
+        return any(self.weight_decay) if isinstance(self.weight_decay, tuple) else self.weight_decay > 0
+
+    @property
+    def needs_validation(self) -> str:
+        """The key of an option that depends on the validation accuracy; "" if there is none."""
+        schedule = self.learning_rate_schedule
+        if schedule is not None and schedule.watches_validation:
+            return "train.learning_rate_schedule.metric"
+        return "train.patience" if self.patience else ""
 
     @property
     def update_rule(self) -> str:

@@ -134,6 +134,12 @@ def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
         )
     if facts.classes == 0 or facts.train_vertices == 0:
         problems.append(f"graph '{facts.name}' has no labels or no training vertices, so there is nothing to train")
+    validated = experiment.train.needs_validation
+    if validated and facts.validation_vertices == 0:
+        problems.append(
+            f"{validated}: it needs the validation accuracy, and graph '{facts.name}' has no validation vertices; "
+            "remove it, or give the graph a validation mask"
+        )
     if problems:
         raise ConfigError(problems)
 

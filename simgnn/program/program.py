@@ -187,6 +187,20 @@ def remembered(program: Program) -> frozenset[str]:
     return frozenset(names)
 
 
+def ahead_of_epoch(template: Template) -> frozenset[str]:
+    """Return the ops of a template that only prepare the next epoch: they write rings by epoch that their own epoch
+    does not read, and all that leads to these."""
+    later = {access.buffer for op in template.ops for access in op.reads if access.epochs_back}
+    names: set[str] = set()
+    wanted: set[str] = set()
+    for op in reversed(template.ops):
+        written = {access.buffer for access in op.writes if not access.epochs_back}
+        if written & (wanted | later):
+            names.add(op.name)
+            wanted = (wanted - written) | {access.buffer for access in op.reads if not access.epochs_back}
+    return frozenset(names)
+
+
 def made_once(program: Program) -> frozenset[str]:
     """Return the buffers that outlive a turn and that only the first turn fills, such as rows that are exchanged once
     and sums that never change. They take memory from the op that fills them onwards."""

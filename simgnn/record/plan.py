@@ -46,6 +46,7 @@ class PlanFile(_Table):
     ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation. ``cut_digest``, ``graph_digest``:
     None in a plan from a statistics file that does not record its source. ``policies``: slot -> kind and options of the
     policy that is used in training. ``code``: folders with the code of users' policies. ``batches``: of mini-batches.
+    ``continues``: digests of earlier programs of the run, of fewer epochs, whose checkpoints this one can load.
     """
 
     format: Literal[1]
@@ -65,6 +66,7 @@ class PlanFile(_Table):
     policies: dict[str, dict[str, Any]]
     code: tuple[Text, ...] = ()
     batches: BatchesTable | None
+    continues: tuple[Text, ...] = ()
     threads_per_rank: Annotated[int, Field(ge=1)] | None
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     program_digest: Text

@@ -72,6 +72,25 @@ class TimedAccuracy(Accuracy):
     seconds: float
 
 
+class EarlyStop(_Table):
+    """Why a run ended before its last epoch: the validation accuracy did not improve any more.
+
+    ``epoch``: the last trained epoch, from 1; ``best_epoch``, ``best_validation``: the best accuracy so far;
+    ``evaluations``: evaluations after it, none of which was better.
+    """
+
+    epoch: int
+    best_epoch: int
+    best_validation: float
+    evaluations: int
+
+    def reason(self) -> str:
+        return (
+            f"training ended after epoch {self.epoch}: none of the last {self.evaluations} evaluations was better than "
+            f"validation {self.best_validation:.4f} after epoch {self.best_epoch} (train.patience)"
+        )
+
+
 class InputRows(_Table):
     """Number of input rows of all mini-batches: predicted, or counted by the ranks of a run where they moved the rows.
 
@@ -135,6 +154,7 @@ class Result(_Table):
     accuracy: list[Accuracy] | None = None
     # what `accuracy` holds; micro_f1 where vertices have several labels
     accuracy_metric: Literal["accuracy", "micro_f1"] = "accuracy"
+    early_stop: EarlyStop | None = None  # of a run that ended by train.patience; `epochs` then counts trained ones
     # of a prediction: what a recorded run reached, at the predicted ends of its epochs
     time_to_accuracy: list[TimedAccuracy] | None = None
     extrapolated: list[str] = []
@@ -153,7 +173,7 @@ class Result(_Table):
 
     def qualifications(self) -> list[str]:
         """List the reasons why numbers are less reliable than measurements of the machine, one line each."""
-        lines = []
+        lines = [] if self.early_stop is None else [self.early_stop.reason()]
         if self.uncalibrated:
             lines.append(f"uncalibrated: times of '{self.hardware}' were not measured on the machine that it describes")
         stood_in = [name for name in self.assumed if name != WEIGHTED_SUMS]

@@ -55,6 +55,8 @@ class RunDirectory:
         self.batches = root / "batches.parquet"  # what each mini-batch held, and how long training waited for it
         self.memory = root / "memory.parquet"
         self.activity = root / "activity.parquet"  # what policies decided while the run trained
+        self.losses = root / "losses.csv"  # of a run: loss and accuracies of each epoch, written while it trains
+        self.tensorboard = root / "tensorboard"  # of a run with --log tensorboard: the same, as event files
         self.model = root / "model"  # the trained weights, and the layers that they belong to
         self.result = root / "result.json"
         self.perfetto = root / "trace.perfetto.json"  # for ui.perfetto.dev
@@ -68,8 +70,12 @@ class RunDirectory:
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a Parquet file atomically: under a temporary name, then renamed."""
     temporary = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    pq.write_table(table, temporary, compression="zstd")
-    os.replace(temporary, path)
+    try:
+        pq.write_table(table, temporary, compression="zstd")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_table(path: Path) -> pa.Table:

@@ -84,7 +84,7 @@ def test_resuming_needs_the_same_experiment_and_a_checkpoint(
     assert invoke(["run", str(small), "--ranks", "3", "--epochs", "5", "--resume", "--out", out]) == 2
     told = capsys.readouterr().err
     assert "--resume: cluster.ranks_per_host: got 3, expected 2" in told
-    assert "--resume: train.epochs: got 5, expected 4" in told
+    assert "train.epochs" not in told, "more epochs are fine"
     longer = ["run", str(small), "--ranks", "2", "--epochs", "6", "--prepare", "--resume", "--out", out]
     assert invoke(longer) == 0
     assert load_toml(Path(out) / "experiment.toml")["train"]["epochs"] == 6

@@ -58,14 +58,17 @@ def small_graph(
 
 
 def prepared_run(
-    graph: Graph, folder: Path, ranks: int, *settings: str, hosts: int = 1, schedule: Schedule | None = None
-) -> Path:
+    graph: Graph, folder: Path, ranks: int, *settings: str, hosts: int = 1, schedule: Schedule | None = None,
+    system: str = "vanilla",
+) -> Path:  # fmt: skip
     """A run directory for ``graph`` with ``ranks`` ranks on ``hosts``; float64 and 5 epochs unless set otherwise.
 
-    ``schedule``: the program is planned with this one, in place of the one that the settings name.
+    ``system``: a shipped one for full graphs. ``schedule``: the program is planned with this one, in place of the one
+    that the settings name.
     """
+    random = ["partition.kind=random"] if system == "vanilla" else []
     experiment = load_experiment(
-        "vanilla", ["train.epochs=5", "train.dtype=float64", "model.hidden=8", "partition.kind=random", *settings]
+        system, ["train.epochs=5", "train.dtype=float64", "model.hidden=8", *random, *settings]
     ).with_cluster(hosts, ranks // hosts)
     places = np.array(experiment.rank_hosts(), dtype=np.int64)
     cache = folder.parent / "cache"
@@ -141,10 +144,10 @@ def train_in_process(
         initial = optimizer.flat.detach().clone()
         try:
             session.run()
-        except BackendError:
+        except BackendError as error:
             assert stop_at is not None
             if not killed:
-                session.abandon()
+                session.abandon(error)
         results.append(
             {
                 "losses": [session.history.losses[epoch] for epoch in sorted(session.history.losses)],

@@ -12,8 +12,13 @@ import torch
 
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.state.plan import RunPlan
-from simgnn.cli.train import extend_run
-from simgnn.errors import BackendError
+from simgnn.cli.extend import check_resumable, extend_run
+from simgnn.cli.tables.console import Reporter
+from simgnn.errors import BackendError, ConfigError
+from simgnn.experiment.learning_rate import Cosine
+from simgnn.experiment.load import load_experiment
+from simgnn.experiment.schema import Experiment
+from simgnn.record.plan import read_plan
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 
@@ -76,32 +81,72 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
         assert all(times["compute_s"] > 0 for times in results[1]["per_rank"])
 
 
-def test_more_epochs_go_on_as_one_long_run(tmp_path: Path) -> None:
-    cases = {"dense": ["model.kind=sage"], "lazy": LAZY, "adam": ["train.optimizer=adam", "model.dropout=0.5"]}
+def _check_more_epochs(place: Path, ranks: int, cases: dict[str, tuple[str, list[str]]], short: list[int]) -> None:
+    """Runs of ``short`` epochs that train up to seven are runs of seven epochs. ``cases``: system and settings."""
     folders: dict[int, list[Path]] = {
         epochs: [
-            prepared_run(small_graph(), tmp_path / f"{epochs}-{name}", 2, f"train.epochs={epochs}", *settings)
-            for name, settings in cases.items()
+            prepared_run(
+                small_graph(), place / f"{epochs}-{name}", ranks, f"train.epochs={epochs}", *own, system=system
+            )
+            for name, (system, own) in cases.items()
         ]
-        for epochs in (1, 4, 7)
+        for epochs in (*short, 7)
     }
     found = {
-        epochs: run_ranks(2, train_in_process, tmp_path / f"first-{epochs}", list(map(str, runs)), joined=False)
+        epochs: run_ranks(ranks, train_in_process, place / f"first-{epochs}", list(map(str, runs)), joined=False)
         for epochs, runs in folders.items()
     }
-    for short in (1, 4):
-        for folder in folders[short]:
-            extend_run(folder, 7)
-        longer = list(map(str, folders[short]))
-        again = run_ranks(2, train_in_process, tmp_path / f"more-{short}", longer, None, True, joined=False)
+    for epochs in short:
+        for folder in folders[epochs]:
+            longer = load_experiment(folder / "experiment.toml", ["train.epochs=7"])
+            extend_run(folder, longer, Reporter(quiet=True))
+        longer_runs = list(map(str, folders[epochs]))
+        again = run_ranks(ranks, train_in_process, place / f"more-{epochs}", longer_runs, None, True, joined=False)
         for case, one, other in zip(cases, found[7][0], again[0], strict=True):
-            assert len(other["gradients"]) == 7 - short, case
+            assert len(other["gradients"]) == 7 - epochs, case
             assert other["losses"] == one["losses"], case
             assert torch.equal(other["parameters"], one["parameters"]), case
-        for ours, long in zip(folders[short], folders[7], strict=True):
+        for ours, long in zip(folders[epochs], folders[7], strict=True):
             results = [json.loads((folder / "result.json").read_text()) for folder in (ours, long)]
             for field in ("loss", "bytes_sent", "bytes_sent_first_epoch", "messages", "epochs", "payload_epochs"):
-                assert results[0][field] == results[1][field], (short, ours.name, field)
+                assert results[0][field] == results[1][field], (epochs, ours.name, field)
+
+
+RATE = "train.learning_rate_schedule"
+
+
+def test_more_epochs_go_on_as_one_long_run(tmp_path: Path) -> None:
+    plateau = [f"{RATE}.kind=plateau", f"{RATE}.metric=validation", f"{RATE}.patience=0", "train.eval_every=3"]
+    cases = {
+        "dense": ["model.kind=sage"],
+        "lazy": LAZY,
+        "adam": ["train.optimizer=adam", "model.dropout=0.5", *plateau],
+    }
+    _check_more_epochs(tmp_path, 2, {name: ("vanilla", settings) for name, settings in cases.items()}, [1, 4])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_more_epochs_of_every_full_graph_system(ranks: int, tmp_path: Path) -> None:
+    step = [f"{RATE}.kind=step", f"{RATE}.step_size=2", "train.weight_decay=[0.1,0.2]", "train.decay_biases=false"]
+    systems = ("vanilla", "cagnet", "sancus", "cdfgnn")
+    cases = {name: (name, ["model.layers=2", *(step if name == "cagnet" else [])]) for name in systems}
+    _check_more_epochs(tmp_path, ranks, cases, [1, 3])
+
+
+def test_a_cosine_whose_epochs_would_change_is_not_gone_on_with(tmp_path: Path) -> None:
+    folder = prepared_run(small_graph(), tmp_path / "run", 1, f"{RATE}.kind=cosine")
+
+    def wanted(*settings: str) -> Experiment:
+        return load_experiment(folder / "experiment.toml", ["train.epochs=8", *settings])
+
+    for settings in ([], [f"{RATE}.t_max=8"]):
+        with pytest.raises(ConfigError, match=rf"--resume: {RATE}\.t_max: got .*expected 5: .*--set {RATE}\.t_max=5"):
+            check_resumable(wanted(*settings), folder, Reporter(quiet=True))
+    assert read_plan(folder / "plan" / "plan.json").train.epochs == 5
+    check_resumable(wanted(f"{RATE}.t_max=5"), folder, Reporter(quiet=True))
+    train = read_plan(folder / "plan" / "plan.json").train
+    assert (train.epochs, train.learning_rate_schedule) == (8, Cosine(t_max=5))
 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
@@ -159,7 +204,7 @@ def test_a_checkpoint_without_room_is_told_and_leaves_nothing(
         raise fault
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(BackendError, match=r"rank-0\.pt cannot be written .*train\.checkpoint_every"):
+    with pytest.raises(BackendError, match=r"rank-0\.pt cannot be written .* bytes are free"):
         save_checkpoint(tmp_path, 2, "mine", _context(), {}, lambda: None)
     assert not list((tmp_path / "epoch-2").iterdir())
     assert find_checkpoint(tmp_path, 1, "mine") == 1

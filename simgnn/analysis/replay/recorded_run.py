@@ -26,10 +26,13 @@ MOVES = frozenset({KIND, ORDER, HOIST})
 LEARNS = frozenset(
     f"train.{field}"
     for field in (
-        "optimizer", "learning_rate", "weight_decay", "momentum", "dtype", "clip_norm", "clip_scale", "gradient_mean",
+        "optimizer", "learning_rate", "weight_decay", "decay_biases", "momentum", "dtype", "clip_norm", "clip_scale",
+        "gradient_mean",
     )
 )  # fmt: skip
 """Fields of ``[train]`` that change what is learned, and so which rows move."""
+SCHEDULE = "train.learning_rate_schedule"
+"""Begin of the keys that change the learning rate while training."""
 WHOLE = "expected the whole directory of a finished `simgnn run`"
 Difference = tuple[str, Any, Any]
 """Key path, value in the recorded run, value here."""
@@ -185,6 +188,6 @@ def different_experiment(
                 f"--activity: {key}: got {here}, expected {there} as in {root}: set it so, or run this experiment to "
                 "record it"
             )
-        elif effect == "learning" or section in ("graph", "model", "seed") or key in LEARNS:
+        elif effect == "learning" or section in ("graph", "model", "seed") or key.startswith(SCHEDULE) or key in LEARNS:
             notes.append(f"activity was recorded with {key} = {there}; here it is {here}")
     return faults, notes

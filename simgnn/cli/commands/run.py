@@ -7,6 +7,7 @@ import typer
 
 from simgnn.cli import options as opt
 from simgnn.cli.tables.console import Reporter, note, print_json
+from simgnn.record.logs import check_log
 
 
 def command(
@@ -24,6 +25,10 @@ def command(
         bool,
         typer.Option("--resume", help="Go on from the last checkpoint in --out DIR, if wanted to more --epochs."),
     ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option("--log", help="tensorboard: also write losses and accuracies as event files into the run."),
+    ] = None,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Train an experiment for real: one process a rank, on this machine.
@@ -32,24 +37,27 @@ def command(
     torchrun --nproc-per-node P -m executor run DIR. Example:
     [bold]simgnn run vanilla --ranks 2 --epochs 20 --out runs/measured[/bold]
     """
+    check_log(log)
     loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # loaded when the command runs: its help starts fast
+    from simgnn.cli.extend import check_resumable
     from simgnn.cli.tables.results import show_result
-    from simgnn.cli.train import carry_out, check_resumable, free_directory, prepare_run, torchrun_command
+    from simgnn.cli.train import carry_out, free_directory, prepare_run, torchrun_command
 
     reporter = Reporter(quiet=as_json)
     if resume:
-        directory = check_resumable(loaded, out)
+        directory = check_resumable(loaded, out, reporter)
     else:
         directory = prepare_run(loaded, out or free_directory(Path("runs"), loaded.name), reporter, force)
+    arguments = [*(["--resume"] if resume else []), *(["--log", log] if log else [])]
     if prepare_only:
-        start = torchrun_command(directory, resume)
+        start = torchrun_command(directory, arguments)
         if as_json:
             print_json({"directory": str(directory), "start": start})
         else:
             note(f"{'going on in' if resume else 'written to'} {directory}; start it: {start}")
         return
-    result = carry_out(directory, loaded.train.epochs, reporter, ["--resume"] if resume else [])
+    result = carry_out(directory, loaded.train.epochs, reporter, arguments)
     show_result(result, as_json, directory)
     if result.status != "ok":
         raise typer.Exit(1)

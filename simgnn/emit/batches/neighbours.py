@@ -96,6 +96,9 @@ class NeighbourSampling(Batching, ABC):
         if choices.trains and self.evaluation == "none" and train.eval_every and train.chosen("eval_every"):
             message = f"got {train.eval_every} with batching.evaluation = 'none', expected 0: nothing is evaluated"
             yield Refusal("train", "eval_every", message)
+        if choices.trains and self.evaluation == "none" and train.needs_validation:
+            message = f"got 'none' with {train.needs_validation}, expected 'exact': it needs the validation accuracy"
+            yield Refusal("batching", "evaluation", message)
         if choices.trains and not model.built_in:
             yield Refusal(
                 "model", "kind",

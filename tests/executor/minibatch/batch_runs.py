@@ -22,18 +22,25 @@ EPOCHS = 3
 def prepared_batches(graph: Graph, folder: Path, hosts: int, each: int, system: str, *settings: str) -> Path:
     """A run directory for ``graph`` with ``each`` ranks on each of ``hosts``; two layers, float64, three epochs and
     batches of five seeds, unless set otherwise."""
+    prepared, shards = batches_prepared(graph, folder.parent / "cache", hosts, each, system, *settings)
+    return write_run_directory(prepared, folder, None, shards=shards)
+
+
+def batches_prepared(
+    graph: Graph, cache: Path, hosts: int, each: int, system: str, *settings: str
+) -> tuple[Prepared, Path]:
+    """What such a run directory is written from, and the folder of its shards."""
     common = [f"train.epochs={EPOCHS}", "train.dtype=float64", "model.hidden=8", "partition.kind=random"]
     common += ["model.layers=2", "batching.fanouts=[4,3]", "batching.batch_size=5"]
     experiment = load_experiment(system, [*common, *settings]).with_cluster(hosts, each)
     places = np.array(experiment.rank_hosts(), dtype=np.int64)
-    cache = folder.parent / "cache"
     artifact = partition_artifact(graph, experiment.partition, places, experiment.seed, cache)
     shards = shard_artifact(graph, artifact, experiment.train.dtype, cache)
     batches = prepare_batches(experiment, graph, artifact, cache, lambda text: None)
     resolved = experiment.model_copy(update={"placement": batches.placement})
     stats = replace(artifact.stats, tables={**artifact.stats.tables, **batches.sizes.locality})
-    prepared = Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
-    return write_run_directory(prepared, folder, None, shards=shards.path)
+    planned = plan(resolved, stats, batches.sizes)
+    return Prepared(experiment, stats, planned, graph, artifact, batches), shards.path
 
 
 def sampling_of(folder: Path) -> SamplingPlan:

@@ -1,0 +1,175 @@
+"""Lets a run go on: what ``--resume`` may change in its directory, and what it refuses."""
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from simgnn.cli.tables.console import Reporter
+from simgnn.emit.batches.placement import RowStore
+from simgnn.errors import ConfigError
+from simgnn.experiment.learning_rate import Cosine
+from simgnn.experiment.schema import Experiment
+from simgnn.experiment.sections import TrainSection
+from simgnn.locks import locked_folder
+from simgnn.planner.directory import EXPERIMENT_FILE, differences, plan_table, recorded_experiment
+from simgnn.planner.make_plan import plan
+from simgnn.planner.prepare import Prepared, prepare
+from simgnn.program.storage import load_program, save_program
+from simgnn.record.plan import PlanFile, read_plan
+from simgnn.record.result import Result, read_result
+from simgnn.record.rundir import RunDirectory, ops_table
+from simgnn.seal import SEAL
+from simgnn.tomlfile import load_toml, without_none, write_atomically, write_toml
+
+EPOCHS, PATIENCE, T_MAX = "train.epochs", "train.patience", "train.learning_rate_schedule.t_max"
+MAY_CHANGE = frozenset({EPOCHS, PATIENCE, T_MAX})
+"""Keys that ``--resume`` takes from the experiment; all others are those of the run."""
+SAME = ("partition_digest", "shards", "layers", "classes", "multilabel", "ranks", "hosts", "seed")
+"""Fields of a plan that stay when it is planned for more epochs."""
+PLAN_FILE = "plan.json"
+
+
+def check_resumable(experiment: Experiment, out: Path | None, reporter: Reporter) -> Path:
+    """Return the run directory to resume, changed if the experiment has more epochs or another patience than it.
+
+    Raises :class:`ConfigError` unless it holds the same experiment otherwise, and training can go on.
+    """
+    if out is None:
+        raise ConfigError("--resume: got no --out, expected --out DIR with the run directory to continue")
+    if not (out / EXPERIMENT_FILE).is_file():
+        raise ConfigError(f"--resume: got {out}, which is not a run directory; expected one `simgnn run` wrote")
+    changed = {key: (old, new) for key, old, new in differences(experiment, out)}
+    fixed = [
+        f"--resume: {key}: got {new}, expected {old} as in {out}; use --out for a new run"
+        for key, (old, new) in changed.items()
+        if key not in MAY_CHANGE or (key == EPOCHS and new < old)
+    ]
+    if fixed:
+        raise ConfigError(fixed)
+    there = recorded_experiment(out, experiment)
+    _check_cosine(there.train, experiment.train)
+    run = RunDirectory(out)
+    result = read_result(run.result) if run.result.is_file() else None
+    if result is not None:
+        _check_patience(result, experiment.train)
+    if changed:
+        extend_run(out, experiment, reporter)
+    return out.resolve()
+
+
+def _check_cosine(old: TrainSection, new: TrainSection) -> None:
+    """Raise :class:`ConfigError` where the epochs of a cosine would change in the middle of a run."""
+    was, now = old.learning_rate_schedule, new.learning_rate_schedule
+    if not isinstance(was, Cosine) or not isinstance(now, Cosine):
+        return
+    trained = was.t_max or old.epochs
+    if (now.t_max or new.epochs) != trained:
+        raise ConfigError(
+            f"--resume: {T_MAX}: got {now.t_max or f'none with {EPOCHS} = {new.epochs}'}, expected {trained}: the "
+            f"learning rate of the trained epochs followed a cosine of {trained} epochs; --set {T_MAX}={trained} goes "
+            "on with it (it rises again), a new run (--out) begins a longer one"
+        )
+
+
+def _check_patience(result: Result, train: TrainSection) -> None:
+    """Raise :class:`ConfigError` where a run that ended early would end again at once."""
+    early = result.early_stop
+    if early is not None and 0 < train.patience <= early.evaluations:
+        raise ConfigError(
+            f"--resume: {early.reason()}; got {PATIENCE} = {train.patience}, expected more than {early.evaluations}, "
+            f"or 0, to go on up to epoch {train.epochs}: --set {PATIENCE}=0"
+        )
+
+
+def extend_run(directory: Path, experiment: Experiment, reporter: Reporter) -> None:
+    """Let a run directory go on with the epochs, patience and cosine of ``experiment``, from its last checkpoint.
+
+    On mini-batches, those of the new epochs are drawn. Raises :class:`ConfigError` if that cannot be."""
+    there, run = recorded_experiment(directory, experiment), RunDirectory(directory)
+    taken = {name: getattr(experiment.train, name) for name in ("epochs", "patience", "learning_rate_schedule")}
+    longer = there.model_copy(update={"train": there.train.model_copy(update=taken)})
+    with locked_folder(directory, "--resume"):
+        described = read_plan(run.plan / PLAN_FILE)
+        if described.batches is None:
+            _tell_other_choices(longer, run, described, reporter)
+        elif longer.train.epochs > described.train.epochs:
+            replan(run, described, _with_more_batches(longer, described, reporter))
+        # after the new plan: if this is interrupted, the next --resume finds fewer epochs here and plans again
+        table = json.loads((run.plan / PLAN_FILE).read_text(encoding="utf-8"))
+        table["train"] = longer.train.model_dump(mode="json")
+        _unfinish(run)
+        write_atomically(run.plan / PLAN_FILE, json.dumps(table, indent=2) + "\n")
+        write_toml(run.experiment, longer.to_table())
+
+
+def _unfinish(run: RunDirectory) -> None:
+    """Remove what marks a finished run: without a result the directory can be resumed if this is interrupted."""
+    for finished in (run.result, run.root / SEAL):
+        finished.unlink(missing_ok=True)
+
+
+def _tell_other_choices(longer: Experiment, run: RunDirectory, described: PlanFile, reporter: Reporter) -> None:
+    """Say so where a longer run, planned anew, would choose otherwise for ``auto``; this one keeps its program."""
+    # Numba: loaded when a run is extended
+    from simgnn.partition.store import PartitionArtifact
+
+    assert described.partition is not None
+    stats = PartitionArtifact.open(Path(described.partition)).stats
+    old, new = load_toml(run.plan / "resolved.toml"), without_none(plan(longer, stats).resolved)
+    for key in sorted(key for key in new if old.get(key) != new[key]):
+        reporter.stage(
+            f"resume: {key} stays {old.get(key)}, which 'auto' chose for {described.train.epochs} epochs; a new run of "
+            f"{longer.train.epochs} would have {new[key]}, and losses that may differ in their last digits"
+        )
+
+
+def _with_more_batches(longer: Experiment, described: PlanFile, reporter: Reporter) -> Prepared:
+    """Draw the mini-batches of a longer run, with caches of as many rows as its first epochs had."""
+    store = cast(RowStore, described.acting()["placement"])
+    if store.cached_rows and not store.refills:
+        raise ConfigError(
+            f"--resume: {EPOCHS}: got {longer.train.epochs}, expected {described.train.epochs}: the rows of its caches "
+            f"were chosen in the batches of all {described.train.epochs} epochs (placement.hot_scope = 'run'); use "
+            "--out for a new run"
+        )
+    fixed = cast(RowStore, longer.placement).caching(store.cached_rows)
+    prepared = prepare(longer.model_copy(update={"placement": fixed}), need_graph=True, stage=reporter.stage)
+    return replace(prepared, experiment=longer)
+
+
+def replan(run: RunDirectory, described: PlanFile, prepared: Prepared) -> None:
+    """Replace the plan of a mini-batch run by one for more epochs, which goes on from checkpoints of the old one.
+
+    Raises :class:`ConfigError` if its first epochs are not those of the old plan."""
+    assert described.shards is not None
+    table: dict[str, Any] = {**plan_table(prepared, Path(described.shards))}
+    table["continues"] = [*described.continues, described.program_digest]
+    draft = Path(tempfile.mkdtemp(prefix=".plan.", dir=run.root))
+    try:
+        draft.chmod(0o755)
+        save_program(prepared.planned.program, draft)
+        write_toml(draft / "resolved.toml", prepared.planned.resolved)
+        (draft / PLAN_FILE).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+        new = read_plan(draft / PLAN_FILE)
+        other = [name for name in SAME if getattr(new, name) != getattr(described, name)]
+        if not ops_table(prepared.planned.program).equals(ops_table(load_program(run.plan))):
+            other.append("ops")
+        assert new.batches is not None
+        assert described.batches is not None
+        if other or new.batches.source != described.batches.source:
+            raise ConfigError(
+                f"--resume: {EPOCHS}: got {new.train.epochs}, expected {described.train.epochs}: planned anew, the "
+                f"run has another {' and '.join(other) or 'graph or partition'} than {run.root}, since its graph or "
+                "what is cached of it changed; use --out for a new run"
+            )
+        old = Path(tempfile.mkdtemp(prefix=".plan.old.", dir=run.root))
+        os.replace(run.plan, old)
+        os.replace(draft, run.plan)
+        shutil.rmtree(old)
+    finally:
+        if draft.exists():
+            shutil.rmtree(draft)
