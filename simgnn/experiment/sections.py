@@ -67,13 +67,23 @@ class GraphSection(Section):
         default=None, description="subtract the mean of each column of the features; sparse ones stay sparse"
     )
     symmetrise: bool | None = Field(default=None, description="add the other direction of every edge")
+    weights: Literal["auto", "ignore"] = Field(
+        default="auto", description="weights of edges; auto: used where the file has them, ignore: left out"
+    )
+    weight_column: Annotated[str, Field(min_length=1)] | Annotated[int, Field(ge=1, le=2**20)] | None = Field(
+        default=None,
+        description="column or array of weights, by name, or by number from 1 in a list without a header; default: "
+        "weight, weights, w or edge_weight, or the third of three columns without a header",
+    )
     root: str | None = Field(default=None, min_length=1, description="folder of OGB data sets")
 
     def options(self) -> dict[str, object]:
-        """Return all options but the source, for the loader."""
-        return self.model_dump(exclude={"source"}, exclude_none=True)
+        """Return all options that differ from their default but the source, for the loader."""
+        return self.model_dump(exclude={"source"}, exclude_defaults=True)
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        if self.weights == "ignore" and self.weight_column is not None:
+            yield self.refusal("weight_column", "graph.weights = 'ignore'", "none", "weights are left out; remove it")
         if self.source.startswith("stats:"):
             for key in self.options():
                 why = "a statistics file describes the whole graph; remove it"

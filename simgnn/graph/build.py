@@ -1,6 +1,6 @@
 """Builds CSRs: from lists of edges, and by transposing. Counting sorts in Numba, linear in V + E."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
+from simgnn.graph.weights import checked_weights, merged_weights, symmetrised_weights, transposed_weights
 
 
 @njit(cache=True, nogil=True)
@@ -39,7 +40,7 @@ def transpose_csr(csr: CSR) -> CSR:
     """Edges grouped by source: rows = ``csr.columns``, columns = ``csr.rows``, each row ascending. O(V + E)."""
     dtype = np.int32 if csr.rows < 2**31 else np.int64
     indptr, indices = scatter_rows(csr.indptr, csr.indices, csr.columns, dtype)
-    return CSR(indptr, indices, csr.rows)
+    return CSR(indptr, indices, csr.rows, None if csr.weights is None else transposed_weights(csr, indptr))
 
 
 @njit(cache=True, nogil=True)
@@ -66,7 +67,8 @@ SPARSE_IDS, SPARSE_IDS_PER_EDGE = 1_000_000, 64
 
 @dataclass(frozen=True)
 class BuiltGraph:
-    """A CSR, and how many edges were dropped or added to make it; ``symmetric``: each edge has its reverse."""
+    """A CSR, and how many edges were dropped or added to make it; ``symmetric``: each edge has its reverse, whatever
+    the weights of the two."""
 
     csr: CSR
     symmetric: bool
@@ -76,13 +78,17 @@ class BuiltGraph:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences that report the dropped and added edges."""
+        """Sentences that report the dropped and added edges, and the weights."""
+        weights = self.csr.weights
         changes = (
             (self.self_loops, "self loops dropped (the layers add their own)"),
-            (self.duplicates, "duplicate edges dropped"),
+            (self.duplicates, "duplicate edges dropped" + ("" if weights is None else ", their weights added up")),
             (self.reversed_edges, "reverse edges added (symmetrised)"),
         )
-        return tuple(f"{count:,} {what}" for count, what in changes if count)
+        found = [f"{count:,} {what}" for count, what in changes if count]
+        if weights is not None and len(weights):
+            found.append(f"edges have weights, {weights.min():g} to {weights.max():g}")
+        return tuple(found)
 
 
 def index_dtype(columns: int) -> type[np.int32] | type[np.int64]:
@@ -151,12 +157,13 @@ def _union(pa: Any, ia: Any, pb: Any, ib: Any, indptr: Any, indices: Any) -> Any
 
 
 def symmetrise_csr(csr: CSR) -> CSR:
-    """The CSR with the reverse of every edge added; rows must ascend strictly."""
-    other = transpose_csr(csr)
+    """The CSR with the reverse of every edge added, which gets the weight of that edge; rows must ascend strictly."""
+    other = transpose_csr(csr.unweighted())
     indptr = np.zeros(csr.rows + 1, np.int64)
     indices = np.empty(2 * csr.edges, csr.indices.dtype)
     edges = _union(csr.indptr, csr.indices, other.indptr, other.indices, indptr, indices)
-    return CSR(indptr, indices if edges == len(indices) else indices[:edges].copy(), csr.columns)
+    both = CSR(indptr, indices if edges == len(indices) else indices[:edges].copy(), csr.columns)
+    return both if csr.weights is None else replace(both, weights=symmetrised_weights(csr, both))
 
 
 def assemble_edges(
@@ -165,12 +172,14 @@ def assemble_edges(
     vertices: int | None = None,
     symmetrise: bool = True,
     *,
+    weights: ArrayLike | None = None,
     key: str = "graph.source",
 ) -> BuiltGraph:
     """Make a CSR of the edges ``source[k] -> target[k]``: no self loops, no duplicates, rows ascending. ``source``,
     ``target``: integers [edges]. ``vertices``: V; None = largest id + 1. ``symmetrise``: add the reverse of every edge.
-    Raises :class:`GraphError`, which begins with ``key``, for lists of different lengths, ids that are not integers,
-    negative or not below V, and for a graph without vertices."""
+    ``weights``: numbers [edges]; those of duplicates are added up, and if all are then 1, the graph has none. Raises
+    :class:`GraphError`, which begins with ``key``, for lists of different lengths, ids that are not integers, negative
+    or not below V, weights that are not finite, and for a graph without vertices."""
     source, target = _edge_ids(source, "source", key), _edge_ids(target, "target", key)
     if len(source) != len(target):
         raise GraphError(
@@ -189,12 +198,23 @@ def assemble_edges(
     listed = len(indices)
     edges = int(_drop_repeats(indptr, indices))
     csr = CSR(indptr, indices if edges == listed else indices[:edges].copy(), vertices)
+    given = checked_weights(weights, source, target, key)
+    if given is not None:
+        csr = with_weights(csr, merged_weights(csr, source, target, given), key)
     symmetric = is_symmetric(csr)
     added = 0
     if symmetrise and not symmetric:
         csr = symmetrise_csr(csr)
         added, symmetric = csr.edges - edges, True
     return BuiltGraph(csr, symmetric, loops, listed - edges, added)
+
+
+def with_weights(csr: CSR, weights: NDArray[np.float64], key: str) -> CSR:
+    """Return the CSR with ``weights``, or without any if all are 1. Raises :class:`GraphError`, which begins with
+    ``key``, for sums of duplicates that are not finite."""
+    if not np.isfinite(weights).all():
+        raise GraphError(f"{key}: weights of duplicate edges add up to more than float64 can hold: scale them")
+    return csr if np.all(weights == 1) else replace(csr, weights=weights)
 
 
 def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str) -> int:

@@ -1,6 +1,7 @@
 """Compressed sparse rows: the form in which simgnn stores edges."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +15,13 @@ IndexArray = NDArray[np.int32] | NDArray[np.int64]
 class CSR:
     """Edges grouped by destination. Row = destination, ``indices`` = sources, ascending within each row. ``indptr``
     int64 [rows + 1]; ``indices`` int32 [edges], int64 when ``columns`` is 2**31 or more; ``columns`` is the number of
-    sources. Arrays may be memory-mapped and are not to be written."""
+    sources. ``weights``: float64 [edges] (on a rank: of the training's dtype); None: every edge has weight 1. Arrays
+    may be memory-mapped and are not to be written."""
 
     indptr: NDArray[np.int64]
     indices: IndexArray
     columns: int
+    weights: NDArray[Any] | None = None
 
     @property
     def rows(self) -> int:
@@ -34,6 +37,10 @@ class CSR:
         """In-degree of each row, int64 [rows]."""
         return np.diff(self.indptr)
 
+    def unweighted(self) -> "CSR":
+        """Return the same edges without their weights."""
+        return self if self.weights is None else replace(self, weights=None)
+
     def check(self) -> "CSR":
         """Return self, or raise :class:`GraphError` when the arrays do not form a CSR."""
         indptr, indices = self.indptr, self.indices
@@ -42,6 +49,8 @@ class CSR:
                 f"indptr must start at 0 and end at the number of edges ({len(indices)}); "
                 f"got {indptr[:1]}...{indptr[-1:]}"
             )
+        if self.weights is not None and self.weights.shape != indices.shape:
+            raise GraphError(f"expected one weight an edge, [{len(indices)}]; got shape {list(self.weights.shape)}")
         if np.any(indptr[1:] < indptr[:-1]):
             raise GraphError("indptr must not decrease; row " + str(int(np.argmax(indptr[1:] < indptr[:-1]))) + " does")
         if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= self.columns):

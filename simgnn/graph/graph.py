@@ -63,7 +63,7 @@ MASKS = ("train", "validation", "test")
 class GraphFacts:
     """What planning needs to know of a graph besides its partition; ``stats:`` files have the same fields.
     ``feature_nonzeros``: None for dense features; includes the extra column of :class:`CentredRows`. ``train_vertices``
-    etc. count the masks."""
+    etc. count the masks. ``weighted``: edges have weights."""
 
     name: str
     vertices: int
@@ -78,11 +78,13 @@ class GraphFacts:
     synthetic_features: bool = False
     synthetic_labels: bool = False
     centred_features: bool = False
+    weighted: bool = False
 
 
 @dataclass(frozen=True)
 class Graph:
     """A directed graph by destination; undirected ones hold both directions of each edge. No self loops, no duplicates.
+    ``csr`` holds the weights of edges, too. ``symmetric``: each edge has its reverse, whatever the weights of the two.
 
     ``features`` float32 or float16 [V, F_0], or a scipy ``csr_array`` or :class:`CentredRows` of that shape, or None.
     ``feature_mean`` float64 [F_0]: what was subtracted from dense features (None: nothing; :class:`CentredRows` hold
@@ -143,6 +145,7 @@ class Graph:
             synthetic_features=self.synthetic_features,
             synthetic_labels=self.synthetic_labels,
             centred_features=isinstance(features, CentredRows),
+            weighted=self.csr.weights is not None,
         )
 
 

@@ -32,8 +32,10 @@ def load_graph(
 
     ``options``: ``symmetrise`` (default true); ``vertices`` V of an edge list, Parquet file or generator; ``edges``,
     ``feature_width`` for generators; ``classes``, ``multilabel`` for generators, or random labels and 60/20/20 masks
-    for a graph without labels; ``stand_in_features``: width of unit normal float32 features for a graph without any;
-    ``centre``: see :func:`with_centred_features`; ``root``: folder of OGB data sets. None means absent.
+    for a graph without labels; ``weights`` ("ignore": edges have none) and ``weight_column``, see
+    :class:`~simgnn.graph.weights.WeightChoice`; ``stand_in_features``: width of unit normal float32 features for a
+    graph without any; ``centre``: see :func:`with_centred_features`; ``root``: folder of OGB data sets. None means
+    absent.
     ``synthetic_features``, ``synthetic_labels`` and ``notes`` of the graph mark what is not real.
     """
     given = {key: value for key, value in options.items() if value is not None}
@@ -42,7 +44,7 @@ def load_graph(
         # Numba: loaded when a graph is generated
         from simgnn.graph.generators.generate import generated, recipe_of
 
-        _refuse(given, ("stand_in_features", "centre", "root"), source)
+        _refuse(given, ("stand_in_features", "centre", "root", "weights", "weight_column"), source)
         shape = {key: value for key, value in given.items() if key in GENERATOR_OPTIONS}
         return generated(recipe_of(rest, shape, seed), symmetrise=bool(given.get("symmetrise", True)))
     if prefix == "stats":
@@ -65,18 +67,22 @@ def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping
     from simgnn.graph.build import symmetrise_csr
     from simgnn.graph.readers import frameworks, npz, ogb, tables
     from simgnn.graph.store import open_graph
+    from simgnn.graph.weights import WeightChoice
 
+    weights = WeightChoice.of(given)
     symmetrise = bool(given.get("symmetrise", True))
     if prefix == "ogb" and rest:
-        _refuse(given, SIZES, source)
+        _refuse(given, (*SIZES, "weight_column"), source)
         roots = _candidates(Path(given.get("root", "dataset")).expanduser(), base)
-        return ogb.read_ogb(rest, roots, symmetrise=symmetrise)
+        return ogb.read_ogb(rest, roots, symmetrise=symmetrise, weights=weights)
     _refuse(given, ("root",), source)
     forced = {"dgl": ".bin", "pyg": ".pt"}.get(prefix) if rest else None
     path = _find(rest if forced else source, base)
     if path.is_dir():
-        _refuse(given, SIZES, source)
+        _refuse(given, (*SIZES, "weight_column"), source)
         saved = open_graph(path)
+        if not weights.used:
+            saved = replace(saved, csr=saved.csr.unweighted())
         if symmetrise and not saved.symmetric:
             return replace(saved, csr=symmetrise_csr(saved.csr), symmetric=True, notes=(*saved.notes, "symmetrised"))
         return saved
@@ -87,12 +93,14 @@ def _read(source: str, prefix: str, rest: str, base: Path | None, given: Mapping
         ".bin": frameworks.read_dgl,
         ".pt": frameworks.read_pyg,
     }
+    if suffix in (".npy", ".mtx"):
+        _refuse(given, ("weight_column",), source)
     if suffix in whole:
         _refuse(given, SIZES, source)
-        return whole[suffix](path, symmetrise=symmetrise)
+        return whole[suffix](path, symmetrise=symmetrise, weights=weights)
     _refuse(given, ("edges", "feature_width"), source)
     read = {".npy": tables.read_npy, ".parquet": tables.read_parquet}.get(suffix, tables.read_edge_list)
-    return read(path, vertices=given.get("vertices"), symmetrise=symmetrise)
+    return read(path, vertices=given.get("vertices"), symmetrise=symmetrise, weights=weights)
 
 
 def _completed(graph: Graph, given: Mapping[str, Any], source: str) -> Graph:

@@ -197,6 +197,8 @@ def save_graph(graph: Graph, path: Path) -> None:
     with new_folder(path) as folder:
         np.save(folder / "indptr.npy", graph.csr.indptr)
         np.save(folder / "indices.npy", graph.csr.indices)
+        if graph.csr.weights is not None:
+            np.save(folder / "weights.npy", graph.csr.weights)
         for key in _PLAIN:
             if getattr(graph, key) is not None:
                 np.save(folder / f"{key}.npy", getattr(graph, key))
@@ -221,7 +223,9 @@ def open_graph(path: Path) -> Graph:
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise GraphError(f"{path / FACTS}: expected format '{FORMAT}'; got {facts.get('format') if facts else facts!r}")
     indptr = _array(path, "indptr", required=True)
-    csr = CSR(indptr, _array(path, "indices", required=True), len(indptr) - 1)
+    csr = CSR(indptr, _array(path, "indices", required=True), len(indptr) - 1, _array(path, "weights"))
+    if csr.weights is not None and csr.weights.shape != (csr.edges,):
+        raise GraphError(f"{path}: {len(csr.weights)} weights, but there are {csr.edges} edges: write it again")
     if int(indptr[-1]) != csr.edges:
         raise GraphError(f"{path}: indptr ends at {int(indptr[-1])}, but there are {csr.edges} edges: write it again")
     features = _array(path, "features")
@@ -260,10 +264,11 @@ def _array(path: Path, name: str, required: bool = False) -> Any:
 
 
 def graph_digest(graph: Graph) -> str:
-    """SHA-256 (hex) over edges, features, labels, masks and the number of classes; not over names, paths or notes."""
+    """SHA-256 (hex) over edges, their weights, features, labels, masks and the number of classes; not over names, paths
+    or notes. A graph without weights has the digest of its edges alone."""
     digest: Any = hashlib.sha256(f"simgnn-graph-1 {graph.csr.columns} {graph.classes} {graph.multilabel}".encode())
     named: dict[str, Any] = {"indptr": graph.csr.indptr, "indices": graph.csr.indices, "labels": graph.labels}
-    named |= {name: getattr(graph, f"{name}_mask") for name in MASKS}
+    named |= {"weights": graph.csr.weights, **{name: getattr(graph, f"{name}_mask") for name in MASKS}}
     features, stored = graph.features, graph.sparse_rows
     if stored is None:
         named["features"] = features

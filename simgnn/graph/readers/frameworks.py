@@ -1,7 +1,7 @@
 """Graphs of DGL and PyTorch Geometric, from their objects or their files; loading a file runs none of its code."""
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from simgnn.errors import GraphError
 from simgnn.graph.build import BuiltGraph, assemble_edges
 from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.graph import Graph
+from simgnn.graph.weights import NAMES as WEIGHT_NAMES
+from simgnn.graph.weights import TAKEN, WeightChoice
 
 NAMES = {
     "features": ("feat", "x", "feature", "features"),
@@ -21,9 +23,11 @@ NAMES = {
     "test_mask": ("test_mask",),
 }
 """Field of a graph -> the names that DGL and PyG use for it."""
+EDGE_NAMES = ("edge_weight", "edge_attr")
+"""Names of weights in a PyG graph; the first that is there counts."""
 
 
-def read_dgl(path: Path, *, symmetrise: bool = True) -> Graph:
+def read_dgl(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN) -> Graph:
     """Read the one homogeneous graph of a ``.bin`` file. Raises :class:`GraphError`, also where DGL is missing."""
     try:
         # DGL: optional, and slow to load
@@ -39,20 +43,26 @@ def read_dgl(path: Path, *, symmetrise: bool = True) -> Graph:
         raise GraphError(f"{path}: not a readable DGL file ({_line(error)}): is it cut off? write it again") from error
     if len(graphs) != 1:
         raise GraphError(f"{path}: expected one graph; got {len(graphs)}: save the one to train on alone")
-    return from_dgl(graphs[0], name=path.stem, symmetrise=symmetrise, where=str(path))
+    return from_dgl(graphs[0], name=path.stem, symmetrise=symmetrise, weights=weights, where=str(path))
 
 
-def from_dgl(graph: Any, *, name: str = "dgl", symmetrise: bool = True, where: str = "DGLGraph") -> Graph:
+def from_dgl(
+    graph: Any, *, name: str = "dgl", symmetrise: bool = True, weights: WeightChoice = TAKEN, where: str = "DGLGraph"
+) -> Graph:
     """Convert a homogeneous ``DGLGraph``. Vertex data: ``feat`` (or ``x``), ``label`` (or ``y``), ``train_mask``,
-    ``val_mask``, ``test_mask``; edge data are left out. Raises :class:`GraphError`."""
+    ``val_mask``, ``test_mask``; edge data that hold weights: see :class:`WeightChoice`; others are left out and noted.
+    Raises :class:`GraphError`."""
     if not graph.is_homogeneous:
         raise GraphError(f"{where}: expected one type of vertices and edges; got {graph.ntypes} and {graph.etypes}")
     source, target = graph.edges()
-    edges = assemble_edges(source.cpu().numpy(), target.cpu().numpy(), int(graph.num_nodes()), symmetrise, key=where)
-    return _with_vertex_data(edges, graph.ndata, name, where)
+    names = [str(key) for key in graph.edata]
+    values, notes = _edge_weights(graph.edata, names, weights, where, WEIGHT_NAMES)
+    pairs = source.cpu().numpy(), target.cpu().numpy()
+    edges = assemble_edges(*pairs, int(graph.num_nodes()), symmetrise, weights=values, key=where)
+    return _with_vertex_data(edges, graph.ndata, name, where, notes)
 
 
-def read_pyg(path: Path, *, symmetrise: bool = True) -> Graph:
+def read_pyg(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN) -> Graph:
     """Read a ``.pt`` file: a ``Data``, its ``to_dict()``, a list of one, or ``(data, slices, ...)`` of a data set.
     ``torch.load(weights_only=True)``, so nothing but tensors and PyG's own containers is accepted. Raises
     :class:`GraphError`."""
@@ -71,15 +81,18 @@ def read_pyg(path: Path, *, symmetrise: bool = True) -> Graph:
         raise GraphError(
             f"{path}: not a readable file of torch.save ({_line(error)}): is it cut off? write it again"
         ) from error
-    return from_pyg(_one(loaded, path), name=path.stem, symmetrise=symmetrise, where=str(path))
+    return from_pyg(_one(loaded, path), name=path.stem, symmetrise=symmetrise, weights=weights, where=str(path))
 
 
-def from_pyg(data: Any, *, name: str = "pyg", symmetrise: bool = True, where: str = "Data") -> Graph:
+def from_pyg(
+    data: Any, *, name: str = "pyg", symmetrise: bool = True, weights: WeightChoice = TAKEN, where: str = "Data"
+) -> Graph:
     """Convert a ``Data`` or a mapping with ``edge_index`` int [2, E] (source row 0) or a transposed ``adj_t``.
 
     Vertex data: ``x`` dense or sparse, ``y``, ``train_mask``, ``val_mask``, ``test_mask`` (first of several splits).
-    ``num_nodes``, else the rows of ``x`` or ``y``, else largest id + 1. Edge attributes are left out. Raises
-    :class:`GraphError`.
+    ``num_nodes``, else the rows of ``x`` or ``y``, else largest id + 1. Weights: ``edge_weight``, an ``edge_attr`` of
+    one column, or the values of ``adj_t``, see :class:`WeightChoice`; an ``edge_attr`` of several columns is left out
+    and noted. Raises :class:`GraphError`.
     """
     values = data if isinstance(data, Mapping) else data.to_dict() if hasattr(data, "to_dict") else None
     if values is None:
@@ -90,6 +103,9 @@ def from_pyg(data: Any, *, name: str = "pyg", symmetrise: bool = True, where: st
         if getattr(pairs, "ndim", 0) != 2 or pairs.shape[0] != 2:
             raise GraphError(f"{where}: edge_index must have shape [2, edges]; got {list(getattr(pairs, 'shape', []))}")
         source, target = pairs[0], pairs[1]
+        held = [key for key in values if key in EDGE_NAMES or key == weights.column]
+        first = [key for key in EDGE_NAMES if values.get(key) is not None][:1]
+        of_edges, notes = _edge_weights(values, held, weights, where, first)
     elif values.get("adj_t") is not None:
         matrix: Any = _numpy(values["adj_t"], f"{where}: adj_t")
         shape: tuple[int, ...] = getattr(matrix, "shape", ())
@@ -97,20 +113,35 @@ def from_pyg(data: Any, *, name: str = "pyg", symmetrise: bool = True, where: st
             raise GraphError(f"{where}: adj_t must be a square sparse tensor")
         coordinates = matrix.tocoo()
         source, target, vertices = coordinates.col, coordinates.row, shape[0]
+        of_edges, notes = coordinates.data if weights.among(["adj_t"], where, ["adj_t"]) else None, []
     else:
         known = ", ".join(str(key) for key in values) or "nothing"
         raise GraphError(f"{where}: no edge_index (or adj_t); got {known}: only homogeneous graphs can be read")
     if vertices is None:
         rows = next((values[key] for key in ("x", "y") if values.get(key) is not None), None)
         vertices = None if rows is None else rows.shape[0]
-    edges = assemble_edges(source, target, None if vertices is None else int(vertices), symmetrise, key=where)
-    return _with_vertex_data(edges, values, name, where)
+    vertices = None if vertices is None else int(vertices)
+    edges = assemble_edges(source, target, vertices, symmetrise, weights=of_edges, key=where)
+    return _with_vertex_data(edges, values, name, where, notes)
 
 
-def _with_vertex_data(edges: BuiltGraph, data: Mapping[str, Any], name: str, where: str) -> Graph:
+def _edge_weights(
+    data: Mapping[str, Any], names: Sequence[str], weights: WeightChoice, where: str, known: Sequence[str]
+) -> tuple[Any, list[str]]:
+    """Return the weights among the arrays ``names`` of edges, if there are any, and notes on those left out."""
+    chosen = weights.among([name for name in names if data[name] is not None], where, known)
+    others = [name for name in names if name != chosen and data[name] is not None]
+    notes = [f"data of edges left out: {', '.join(others)}"] if others and weights.used else []
+    if chosen is None:
+        return None, notes
+    values, more = weights.single_column(_numpy(data[chosen], f"{where}: {chosen}"), chosen)
+    return values, [*notes, *more]
+
+
+def _with_vertex_data(edges: BuiltGraph, data: Mapping[str, Any], name: str, where: str, notes: list[str]) -> Graph:
     """Build a graph of ``edges`` with the features, labels and masks in ``data``; of several splits, the first."""
     values: dict[str, Any] = {}
-    notes: list[str] = []
+    notes = list(notes)
     for field, names in NAMES.items():
         held = [key for key in names if key in data and data[key] is not None]
         if len(held) > 1:

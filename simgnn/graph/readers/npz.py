@@ -11,22 +11,26 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.errors import GraphError
-from simgnn.graph.build import BuiltGraph, assemble_edges, index_dtype, is_symmetric
+from simgnn.graph.build import BuiltGraph, assemble_edges, index_dtype, is_symmetric, with_weights
 from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
+from simgnn.graph.weights import NAMES, TAKEN, WeightChoice, checked_weights
 from simgnn.npzfile import read_npz as read_archive
 
 SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
+SCIPY = "data"
+"""Name of the values in a file of ``scipy.sparse.save_npz``."""
 
 
-def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
+def read_npz(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN) -> Graph:
     """Read ``path`` and, beside it, an optional ``.json`` with ``name``, ``num_classes``, ``labels_kind``.
 
     Keys: ``indptr`` int [V+1] and ``indices`` int [E] (row = destination); optional ``feat`` float [V, F] or
     ``feat_indptr``/``feat_indices``/``feat_data``/``feat_shape`` (CSR); ``labels`` int [V]; ``train_mask``,
-    ``val_mask``, ``test_mask`` bool [V]. Unsorted rows, self loops and repeats are corrected and noted. Raises
-    :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
+    ``val_mask``, ``test_mask`` bool [V]; ``weights`` float [E] (or another of ``NAMES``, or ``data`` as in files of
+    ``scipy.sparse.save_npz``), see :class:`WeightChoice`. Unsorted rows, self loops and repeats are corrected and
+    noted. Raises :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
     """
     arrays = load_arrays(path)
     facts = _facts(path.with_suffix(".json"))
@@ -35,7 +39,12 @@ def read_npz(path: Path, *, symmetrise: bool = True) -> Graph:
             raise GraphError(
                 f"{path}: no array '{key}'; got {', '.join(sorted(arrays)) or 'nothing'}: see the format's README"
             )
-    edges = csr_edges(arrays["indptr"], arrays["indices"], symmetrise, str(path))
+    layout = arrays.get("format")  # of scipy.sparse.save_npz
+    if layout is not None and not (layout.dtype.kind in "SU" and layout == np.array("csr", layout.dtype.kind)):
+        raise GraphError(f"{path}: expected a sparse matrix in CSR format: convert it with .tocsr(), and save it again")
+    held = weights.among(list(arrays), str(path), (*NAMES, SCIPY))
+    values = None if held is None else arrays[held]
+    edges = csr_edges(arrays["indptr"], arrays["indices"], symmetrise, str(path), values)
     synthetic = str(facts.get("labels_kind", "")).upper().startswith("SYNTHETIC")
     found = Found(
         name=str(facts.get("name", path.stem)),
@@ -66,7 +75,9 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise GraphError(f"{path}: not a readable .npz ({error}): is it cut off? write or fetch it again") from error
 
 
-def csr_edges(indptr: NDArray[Any], indices: NDArray[Any], symmetrise: bool, where: str) -> BuiltGraph:
+def csr_edges(
+    indptr: NDArray[Any], indices: NDArray[Any], symmetrise: bool, where: str, weights: NDArray[Any] | None = None
+) -> BuiltGraph:
     """Check given CSR arrays, and correct unsorted rows, self loops, repeats and missing reverse edges."""
     for name, array in (("indptr", indptr), ("indices", indices)):
         if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -88,8 +99,9 @@ def csr_edges(indptr: NDArray[Any], indices: NDArray[Any], symmetrise: bool, whe
     if np.all(rising) and not np.any(csr.indices == target):
         symmetric = is_symmetric(csr)
         if symmetric or not symmetrise:
-            return BuiltGraph(csr, symmetric, 0, 0, 0)
-    return assemble_edges(csr.indices, target, vertices, symmetrise, key=where)
+            given = checked_weights(weights, csr.indices, target, where)
+            return BuiltGraph(csr if given is None else with_weights(csr, given, where), symmetric, 0, 0, 0)
+    return assemble_edges(csr.indices, target, vertices, symmetrise, weights=weights, key=where)
 
 
 def _features(arrays: Mapping[str, NDArray[Any]], path: Path) -> Any:

@@ -16,6 +16,7 @@ from simgnn.graph.build import assemble_edges
 from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.graph import Graph
 from simgnn.graph.readers.npz import load_arrays
+from simgnn.graph.weights import TAKEN, WeightChoice
 
 OFFICIAL_SPLITS = {
     "ogbn-arxiv": "time",
@@ -26,13 +27,15 @@ OFFICIAL_SPLITS = {
 PARTS = {"train_mask": "train", "validation_mask": "valid", "test_mask": "test"}
 
 
-def read_ogb(name: str, roots: Sequence[Path], *, symmetrise: bool = True) -> Graph:
+def read_ogb(name: str, roots: Sequence[Path], *, symmetrise: bool = True, weights: WeightChoice = TAKEN) -> Graph:
     """Read the data set ``name`` ("ogbn-arxiv") from ``root/ogbn_arxiv``, the first of ``roots`` that has it.
 
     Text form: ``raw/edge.csv.gz`` (source,target), ``raw/num-node-list.csv.gz``, optional ``raw/node-feat.csv.gz``,
-    ``raw/node-label.csv.gz``. Binary form (papers100M): ``raw/data.npz`` with ``edge_index``, ``num_nodes_list``,
-    ``node_feat``, and ``raw/node-label.npz``. Split: ``split/<scheme>/{train,valid,test}.csv.gz`` of vertex ids. Labels
-    that are missing (NaN) become -1; several label columns make a multi-label graph. Raises :class:`GraphError`.
+    ``raw/node-label.csv.gz``, ``raw/edge-feat.csv.gz``. Binary form (papers100M): ``raw/data.npz`` with ``edge_index``,
+    ``num_nodes_list``, ``node_feat``, ``edge_feat``, and ``raw/node-label.npz``. Edge features of one column are
+    weights; of several columns they are left out and noted. Split: ``split/<scheme>/{train,valid,test}.csv.gz`` of
+    vertex ids. Labels that are missing (NaN) become -1; several label columns make a multi-label graph. Raises
+    :class:`GraphError`.
     """
     folder = _folder(name, roots)
     raw = folder / "raw"
@@ -42,7 +45,7 @@ def read_ogb(name: str, roots: Sequence[Path], *, symmetrise: bool = True) -> Gr
         for key in ("edge_index", "num_nodes_list"):
             if key not in arrays:
                 raise GraphError(f"{raw / 'data.npz'}: no array '{key}'; got {', '.join(sorted(arrays))}")
-        pairs, features = arrays["edge_index"], arrays.get("node_feat")
+        pairs, features, of_edges = arrays["edge_index"], arrays.get("node_feat"), arrays.get("edge_feat")
         if pairs.ndim != 2 or pairs.shape[0] != 2:
             raise GraphError(f"{raw / 'data.npz'}: edge_index must have shape [2, edges]; got {list(pairs.shape)}")
         counts = np.ravel(arrays["num_nodes_list"])
@@ -59,12 +62,14 @@ def read_ogb(name: str, roots: Sequence[Path], *, symmetrise: bool = True) -> Gr
         counts = _table(raw / "num-node-list.csv.gz", np.int64)[:, 0]
         features = _optional(raw / "node-feat.csv.gz", np.float32)
         labels = _optional(raw / "node-label.csv.gz", np.float64)
+        of_edges = _optional(raw / "edge-feat.csv.gz", np.float64) if weights.used else None
     if len(counts) != 1:
         raise GraphError(f"{raw}: expected one graph; got {len(counts)}: node-property data sets have one")
     vertices = int(counts[0])
-    edges = assemble_edges(pairs[0], pairs[1], vertices, symmetrise, key=str(raw))
+    values, notes = weights.single_column(of_edges, "edge features")
+    edges = assemble_edges(pairs[0], pairs[1], vertices, symmetrise, weights=values, key=str(raw))
     masks: dict[str, Any] = {} if labels is None else _split(name, folder, vertices)
-    return complete_graph(Found(name, str(folder), edges, features=features, labels=labels, **masks))
+    return complete_graph(Found(name, str(folder), edges, features=features, labels=labels, notes=notes, **masks))
 
 
 def _folder(name: str, roots: Sequence[Path]) -> Path:
