@@ -16,6 +16,7 @@ from simgnn.graph.csr import CSR
 from simgnn.partition.local.edge_cut import LocalGraph
 
 Ints = NDArray[np.int64]
+Floats = NDArray[Any]
 
 
 class BlockAdjacency:
@@ -23,7 +24,8 @@ class BlockAdjacency:
 
     ``forward[j]``: rows n, columns m_j, which number the rows of rank j in its local order; ``backward[j]``: the same
     shape, for the edges the other way round. The two are one object where they are equal, as in an undirected graph.
-    ``degrees[j]`` int64 [m_j]: in-degrees in the full graph. Blocks are summed in the order of ranks from ``start``,
+    ``degrees[j]`` [m_j]: in-degrees in the full graph, int64, or if edges have weights the sums of theirs, float64; the
+    weights in ``forward`` and ``backward`` are of ``dtype``. Blocks are summed in the order of ranks from ``start``,
     the first rank that has rows. Source: CAGNET, 1D; docs/systems/cagnet.md.
     """
 
@@ -32,7 +34,7 @@ class BlockAdjacency:
         rank: int,
         forward: Sequence[CSR],
         backward: Sequence[CSR],
-        degrees: Sequence[Ints],
+        degrees: Sequence[Ints | Floats],
         *,
         kernel: str | None = None,
         threads: int | None = None,
@@ -98,27 +100,44 @@ def load_blocks(local: Callable[[int], LocalGraph], rank: int, ranks: int, **opt
 
     The other ranks' graphs say where remote rows lie in their owner's order, and which edges leave this rank's rows.
     """
-    mine = local(rank)
+    mine, dtype = local(rank), options.get("dtype", torch.float32)
     forward: list[CSR] = []
     backward: list[CSR] = []
-    degrees: list[Ints] = []
-    inward = _columns_by_rank(mine)
+    degrees: list[Ints | Floats] = []
+    inward = _columns_by_rank(mine, dtype)
     for root in range(ranks):
         there = mine if root == rank else local(root)
         rows = len(there.owned)
-        degrees.append(np.array(there.degree[:rows], dtype=np.int64))
-        targets, columns = inward.get(root, (np.empty(0, np.int64), np.empty(0, np.int64)))
+        degrees.append(np.array((there.degree if there.weighted_degree is None else there.weighted_degree)[:rows]))
+        targets, columns, weights = inward.get(root, _no_edges(mine, dtype))
         places = columns if root == rank else np.asarray(there.send_rows.get(rank, columns))[columns]
-        forward.append(_csr(targets, places, len(mine.owned), rows))
-        sources, outward = (targets, columns) if root == rank else _columns_of(there, rank)
+        forward.append(_csr(targets, places, len(mine.owned), rows, weights))
+        sources, outward, weights = (targets, columns, weights) if root == rank else _columns_of(there, rank, dtype)
         own = outward if root == rank else np.asarray(mine.send_rows.get(root, outward))[outward]
-        turned = _csr(own, sources, len(mine.owned), rows)
+        turned = _csr(own, sources, len(mine.owned), rows, weights)
         backward.append(forward[root] if _equal(turned, forward[root]) else turned)
     return BlockAdjacency(rank, forward, backward, degrees, **options)
 
 
-def _columns_by_rank(local: LocalGraph) -> dict[int, tuple[Ints, Ints]]:
-    """Return edges by the rank of their source: (own row, column from 0 on that rank), rows ascending."""
+Edges = tuple[Ints, Ints, Floats | None]
+"""Edges as rows, columns and weights (None: they have none), each [edges]."""
+
+
+def _weights(local: LocalGraph, chosen: Ints, dtype: torch.dtype) -> Floats | None:
+    """Return the weights of the edges ``chosen`` of a local graph, of ``dtype``."""
+    if local.csr.weights is None:
+        return None
+    found: Floats = np.asarray(local.csr.weights)[chosen].astype(np.float64 if dtype == torch.float64 else np.float32)
+    return found
+
+
+def _no_edges(local: LocalGraph, dtype: torch.dtype) -> Edges:
+    none = np.empty(0, np.int64)
+    return none, none, _weights(local, none, dtype)
+
+
+def _columns_by_rank(local: LocalGraph, dtype: torch.dtype) -> dict[int, Edges]:
+    """Return edges by the rank of their source: (own row, column from 0 on that rank, weight), rows ascending."""
     owner = np.full(local.csr.columns, local.rank, dtype=np.int32)
     place = np.arange(local.csr.columns, dtype=np.int64)
     own = len(local.owned)
@@ -132,33 +151,40 @@ def _columns_by_rank(local: LocalGraph) -> dict[int, tuple[Ints, Ints]]:
     found = {}
     for peer in np.unique(by_rank).tolist():
         edges = order[np.searchsorted(by_rank, peer) : np.searchsorted(by_rank, peer, side="right")]
-        found[int(peer)] = rows[edges], place[indices[edges]]
+        found[int(peer)] = rows[edges], place[indices[edges]], _weights(local, edges, dtype)
     return found
 
 
-def _columns_of(local: LocalGraph, peer: int) -> tuple[Ints, Ints]:
-    """Return the edges of ``local``, another rank's graph, from rows of ``peer``: (row, column from 0 on that peer)."""
+def _columns_of(local: LocalGraph, peer: int, dtype: torch.dtype) -> Edges:
+    """Return the edges of ``local``, another rank's graph, from rows of ``peer``: (row, column from 0 on that peer,
+    weight)."""
     part = local.receive.get(peer, slice(0, 0))
     own = len(local.owned)
     indices = np.asarray(local.csr.indices)
     chosen = np.flatnonzero((indices >= own + part.start) & (indices < own + part.stop))
     rows = np.searchsorted(local.csr.indptr, chosen, side="right") - 1
-    return rows.astype(np.int64), indices[chosen].astype(np.int64) - own - part.start
+    return (
+        rows.astype(np.int64), indices[chosen].astype(np.int64) - own - part.start, _weights(local, chosen, dtype)
+    )  # fmt: skip
 
 
-def _csr(rows: NDArray[Any], columns: NDArray[Any], height: int, width: int) -> CSR:
+def _csr(rows: NDArray[Any], columns: NDArray[Any], height: int, width: int, weights: Floats | None) -> CSR:
     order = np.lexsort((columns, rows))
     indptr = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=height)))).astype(np.int64)
     kind = np.int32 if width <= np.iinfo(np.int32).max else np.int64
     sources: Any = np.asarray(columns)[order].astype(kind)
-    return CSR(indptr, sources, width)
+    return CSR(indptr, sources, width, None if weights is None else weights[order])
 
 
 def _with_loops(csr: CSR) -> CSR:
+    """Return the edges and a self loop, of weight 1, for every row."""
     rows = np.repeat(np.arange(csr.rows, dtype=np.int64), np.diff(csr.indptr))
     own = np.arange(csr.rows, dtype=np.int64)
-    return _csr(np.concatenate((rows, own)), np.concatenate((csr.indices, own)), csr.rows, csr.columns)
+    weights = None if csr.weights is None else np.concatenate((csr.weights, np.ones(csr.rows, csr.weights.dtype)))
+    return _csr(np.concatenate((rows, own)), np.concatenate((csr.indices, own)), csr.rows, csr.columns, weights)
 
 
 def _equal(one: CSR, other: CSR) -> bool:
-    return np.array_equal(one.indptr, other.indptr) and np.array_equal(one.indices, other.indices)
+    if not (np.array_equal(one.indptr, other.indptr) and np.array_equal(one.indices, other.indices)):
+        return False
+    return one.weights is None or other.weights is None or np.array_equal(one.weights, other.weights)

@@ -27,7 +27,7 @@ def _gcn(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
 
 
 def _mean(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
-    return Scaling(destination=1 / degree[:rows].clamp(min=1))
+    return Scaling(destination=1 / torch.where(degree != 0, degree, 1)[:rows])
 
 
 def _sum(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
@@ -44,20 +44,23 @@ LOOPED_MEAN = "looped mean"
 SCALINGS: Mapping[str, Callable[[torch.Tensor, int, int], Scaling]] = {
     "gcn": _gcn, "mean": _mean, "sum": _sum, LOOPED_MEAN: _looped_mean,
 }  # fmt: skip
-"""Named weights of edges, from in-degrees in the full graph without self loops, floats [n + h], for n rows of which the
-first ``looped`` have a self loop here (masters, of a vertex-cut):
+"""Named scalings of rows, from in-degrees (sums of weights of in-edges) in the full graph without self loops, floats
+[n + h], for n rows of which the first ``looped`` have a self loop here (masters, of a vertex-cut). A is the matrix of
+edge weights, of ones if there are none:
 
 - ``gcn``: D^-1/2 (A + I) D^-1/2 with D = degree + 1 (Kipf and Welling, ICLR 2017);
-- ``mean``: mean over the in-edges, 0 where there are none (GraphSAGE, NeurIPS 2017);
-- ``sum``: plain sum (GIN, ICLR 2019);
-- ``looped mean``: mean over the row itself and its in-edges, as a GCN takes it on mini-batches.
+- ``mean``: weighted mean over the in-edges, 0 where there are none (GraphSAGE, NeurIPS 2017);
+- ``sum``: weighted sum (GIN, ICLR 2019);
+- ``looped mean``: weighted mean over the row itself and its in-edges, as a GCN takes it on mini-batches.
 """
 
 
 class LocalAdjacency:
     """The in-edges of a rank's n rows from n own and h halo rows, with its kernels and scalings.
 
-    ``structure`` and ``transpose`` share their arrays if there are no halo rows and the graph is symmetric. ``kernel``:
+    ``csr`` may have weights of edges; then ``weighted_degree`` float64 [n + h] are the sums of those of all in-edges in
+    the full graph. ``structure`` and ``transpose`` share their arrays if there are no halo rows and edges and weights
+    are symmetric. ``kernel``:
     "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch uses. ``looped``: that
     many first rows have their self loop on this rank (None: all). ``complete``: whether this rank has all in-edges of
     its rows. If not, :func:`aggregate` makes sums of sparse rows dense, so that other ranks' sums can be added.
@@ -74,10 +77,13 @@ class LocalAdjacency:
         device: torch.device | str = "cpu",
         looped: int | None = None,
         complete: bool = True,
+        weighted_degree: np.ndarray[Any, Any] | None = None,
     ) -> None:
+        assert (csr.weights is None) == (weighted_degree is None), "sums of weights come with weights"
         assert csr.rows <= csr.columns == len(degree), "columns are own rows, then halo rows"
-        self.structure = Structure.from_csr(csr, device)
-        self.transpose = self.structure if is_symmetric(csr) else self.structure.transposed()
+        self.structure = Structure.from_csr(csr, device, dtype)
+        self.transpose = _transposed(self.structure, is_symmetric(csr))
+        self.weighted_degree = None if weighted_degree is None else torch.from_numpy(np.array(weighted_degree))
         self.degree = torch.from_numpy(np.array(degree, dtype=np.int64)).to(device)
         self.dtype, self.device, self.threads = dtype, torch.device(device), threads
         self.looped, self.complete = csr.rows if looped is None else looped, complete
@@ -88,7 +94,8 @@ class LocalAdjacency:
     @classmethod
     def from_local_graph(cls, local: RankGraph, **options: Any) -> "LocalAdjacency":
         """Build the adjacency from a rank's graph; ``options`` are further arguments of the constructor."""
-        return cls(local.csr, local.degree, looped=local.masters, complete=local.complete, **options)
+        given = {"looped": local.masters, "complete": local.complete, "weighted_degree": local.weighted_degree}
+        return cls(local.csr, local.degree, **given, **options)  # type: ignore[arg-type]
 
     @property
     def rows(self) -> int:
@@ -106,10 +113,12 @@ class LocalAdjacency:
             raise ConfigError(f"scaling of a sum: got '{name}', expected one of {', '.join(SCALINGS)}")
         if name not in self._scalings:
             # degrees are exact in float64; the root of a large one is then rounded once
-            made = SCALINGS[name](self.degree.to(torch.float64), self.rows, self.looped)
+            degree = self.degree if self.weighted_degree is None else self.weighted_degree
+            made = SCALINGS[name](degree.to(torch.float64), self.rows, self.looped)
             parts = (
-                None if part is None else part.to(self.dtype) for part in (made.source, made.destination, made.own)
-            )
+                None if part is None else part.to(self.device, self.dtype)
+                for part in (made.source, made.destination, made.own)
+            )  # fmt: skip
             self._scalings[name] = Scaling(*parts)
         return self._scalings[name]
 
@@ -137,6 +146,16 @@ class LocalAdjacency:
     def neighbourhood(self) -> "Neighbourhood":
         """Return this adjacency as the object that a user's layer gets as ``csr``."""
         return Neighbourhood(self)
+
+
+def _transposed(structure: Structure, symmetric: bool) -> Structure:
+    """Return the edges by source: ``structure`` itself if edges and their weights are ``symmetric``."""
+    if symmetric and structure.weights is None:
+        return structure
+    turned = structure.transposed()
+    if structure.weights is None or turned.weights is None or not symmetric:
+        return turned
+    return structure if torch.equal(structure.weights, turned.weights) else turned
 
 
 class _Aggregate(torch.autograd.Function):
@@ -225,6 +244,8 @@ def _aggregate_sparse(
     structure = adjacency.structure
     columns = structure.indices.cpu().numpy()
     weights = np.ones(structure.edges, rows.dtype) if scaling.source is None else scaling.source.cpu().numpy()[columns]
+    if structure.weights is not None:
+        weights = weights * structure.weights.cpu().numpy()
     shape = (structure.rows, structure.columns)
     pointers = structure.indptr.cpu().numpy()
     if structure.edges < 2**31:
@@ -255,21 +276,26 @@ class Neighbourhood:
 
     ``indptr`` int64 [n + 1] and ``indices`` int32 or int64 [edges] are tensors on the rows' device (sources 0..n-1 are
     the rank's own rows in order, the rest halo rows); there are no self loops. ``degrees`` int64 [n + h] are in-degrees
-    in the full graph, ``rows`` = n, ``columns`` = n + h. :meth:`sum` and :meth:`mean` run the fast kernels.
+    in the full graph, ``rows`` = n, ``columns`` = n + h. ``weights`` [edges] of the training's dtype and
+    ``weighted_degrees`` float64 [n + h], the sums of the weights of in-edges in the full graph, are None where edges
+    have no weights (docs/edge_weights.md). :meth:`sum` and :meth:`mean` run the fast kernels.
     """
 
     def __init__(self, adjacency: LocalAdjacency) -> None:
         self._adjacency = adjacency
         self.indptr, self.indices = adjacency.structure.indptr, adjacency.structure.indices
-        self.degrees = adjacency.degree
+        self.degrees, self.weights = adjacency.degree, adjacency.structure.weights
+        self.weighted_degrees = adjacency.weighted_degree
         self.rows, self.columns = adjacency.rows, adjacency.structure.columns
 
     def sum(self, rows: torch.Tensor) -> torch.Tensor:
-        """Sum of the source rows of each row: [n, F] from [n + h, F], with gradient."""
+        """Sum of the source rows of each row, times weights if edges have any: [n, F] from [n + h, F], with
+        gradient."""
         return self._apply(rows, "sum")
 
     def mean(self, rows: torch.Tensor) -> torch.Tensor:
-        """Mean of the source rows of each row, 0 where there are none: [n, F] from [n + h, F], with gradient."""
+        """Mean of the source rows of each row, by weights if edges have any, 0 where there are none: [n, F] from
+        [n + h, F], with gradient."""
         return self._apply(rows, "mean")
 
     def _apply(self, rows: torch.Tensor, scaling: str) -> torch.Tensor:

@@ -23,7 +23,15 @@ from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
-from simgnn.record.result import JitterCorrection, RankTimes, Result, environment, versions, write_result
+from simgnn.record.result import (
+    WEIGHTED_SUMS,
+    JitterCorrection,
+    RankTimes,
+    Result,
+    environment,
+    versions,
+    write_result,
+)
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.record.summary import buffer_bytes
 from simgnn.registry import reported
@@ -202,7 +210,7 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         time_to_accuracy=timed or None,
         extrapolated=[*prepared.estimated, *simulation.extrapolated],
-        assumed=list(simulation.assumed),
+        assumed=[*simulation.assumed, *([WEIGHTED_SUMS] if facts.weighted else [])],
         transferred=found.transferred,
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
         synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],

@@ -82,11 +82,12 @@ class Segments:
         return Scratch((*rows_of(names.rows, pointer), *turned))
 
     def keep_adjacency(self) -> None:
-        """Count the memory that full-graph training keeps beside its edges: the in-degree (int64) of each source, and
-        the scalings that replace edge weights, at most one for each source and three for each row."""
+        """Count the memory that full-graph training keeps beside its edges: the in-degree (int64) of each source, in a
+        weighted graph also the sum of its weights (float64), and the scalings of rows, at most one for each source and
+        three for each row."""
         names, item = self.names, self.builder.item_bytes
         if names.train and not names.drawn:
-            degrees = ITEM_BYTES["int64"]
+            degrees = ITEM_BYTES["int64"] * (2 if self.model.layers[0].weighted else 1)
             self.builder.keep("adjacency", (names.sources, degrees + item), (names.rows, 3 * item))
 
     def keep_transposed(self, layer: LayerSpec, buffer: str, rows: RowSet[Size]) -> None:
@@ -242,7 +243,8 @@ class Segments:
         width, nonzeros = layer.width_in, names.aggregated_nonzeros
         if nonzeros is None:
             result = builder.buffer(f"aggregated/{index}", names.rows, width, persistent=True)
-            work = builder.work(costs.aggregate(names.edges, names.rows, names.sources, width), FORWARD)
+            pieces: list[Piece[Size]] = costs.aggregate(names.edges, names.rows, names.sources, width, layer.weighted)
+            work = builder.work(pieces, FORWARD)
             self.keep_adjacency()
         else:
             entry = 4 + builder.item_bytes

@@ -74,9 +74,12 @@ def pass_over(rows: T, width: int, passes: int) -> Piece[T]:
     return Piece("elementwise", {"rows": rows, "width": width, "passes": passes})
 
 
-def aggregate(edges: T, rows: T, sources: T, width: int) -> list[Piece[T]]:
-    """The sum of source rows over the in-edges of each row; for backward, swap rows and sources."""
-    return [Piece("spmm", {"edges": edges, "rows": rows, "sources": sources, "width": width})]
+def aggregate(edges: T, rows: T, sources: T, width: int, weighted: bool) -> list[Piece[T]]:
+    """The sum of source rows over the in-edges of each row; for backward, swap rows and sources. A ``weighted`` sum
+    costs as much, and a pass that reads one weight an edge: our assumption, no machine's weighted sums were measured.
+    """
+    summed = Piece[T]("spmm", {"edges": edges, "rows": rows, "sources": sources, "width": width})
+    return [summed, pass_over(edges, 1, 1)] if weighted else [summed]
 
 
 def scores(layer: LayerSpec, rows: T, passes: int) -> Piece[T]:
@@ -101,7 +104,7 @@ def attention_maximum(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[P
 def sums(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece[T]]:
     """The sums of source rows; with attention, scores and sums of weights and of weighted rows."""
     if not layer.attends:
-        return aggregate(edges, rows, sources, layer.prepared_width)
+        return aggregate(edges, rows, sources, layer.prepared_width, layer.weighted)
     summed = _attend("attention_sums", layer, edges, rows, sources, layer.prepared_width)
     return [scores(layer, sources, 1), scores(layer, rows, 1), summed]
 
@@ -110,7 +113,7 @@ def sums_backward(layer: LayerSpec, edges: T, rows: T, sources: T) -> list[Piece
     """The backward of :func:`sums`. With attention: gradients of scores by target and of rows by source; then those of
     the attention vectors and of rows through their scores, which are computed again."""
     if not layer.attends:
-        return aggregate(edges, sources, rows, layer.prepared_width)
+        return aggregate(edges, sources, rows, layer.prepared_width, layer.weighted)
     reversed_ = _attend("attention_gradients", layer, edges, sources, rows, layer.prepared_width)
     return [reversed_, scores(layer, sources, 3), scores(layer, rows, 3)]
 

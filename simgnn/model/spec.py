@@ -39,7 +39,8 @@ class LayerSpec:
 
     ``sums_inputs``: although ``order`` is transform-first, forward sums rows before it transforms them, since (A x) W
     is A (x W). Backward keeps the order, so that summed gradients have the width of the layer's output.
-    ``gradient_limit``: largest Frobenius norm of a rank's gradient of the output before the activation; 0: none."""
+    ``gradient_limit``: largest Frobenius norm of a rank's gradient of the output before the activation; 0: none.
+    ``weighted``: edges have weights, by which the sums multiply rows."""
 
     index: int
     kind: str
@@ -58,6 +59,7 @@ class LayerSpec:
     centred_input: bool = False
     function: Literal["relu", "elu"] = "relu"
     dropout: float = 0.0
+    weighted: bool = False
 
     @property
     def follows(self) -> Activation:

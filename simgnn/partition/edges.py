@@ -97,10 +97,9 @@ def ends_of(low: IndexArray, high: IndexArray) -> tuple[IndexArray, IndexArray]:
 
 
 def symmetric_csr(graph: Graph) -> CSR:
-    """Return the edges of ``graph`` in both directions, without duplicates; of a symmetric graph, its own CSR."""
-    if graph.symmetric:
-        return graph.csr
-    return symmetrise_csr(graph.csr)
+    """Return the edges of ``graph`` in both directions, without duplicates or weights."""
+    csr = graph.csr.unweighted()
+    return csr if graph.symmetric else symmetrise_csr(csr)
 
 
 def undirected_edges(graph: Graph) -> tuple[IndexArray, IndexArray]:

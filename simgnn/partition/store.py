@@ -115,10 +115,11 @@ class PartitionArtifact:
             rank=rank,
             owned=part["owned"],
             halo=part["halo"],
-            csr=CSR(part["indptr"], part["indices"], len(part["owned"]) + len(part["halo"])),
+            csr=CSR(part["indptr"], part["indices"], len(part["owned"]) + len(part["halo"]), part.get("weights")),
             degree=part["degree"],
             send_rows=_pieces(part["send_rows"], part["send_starts"]),
             receive=_slices(part["receive_starts"]),
+            weighted_degree=part.get("weighted_degree"),
         )
 
 
@@ -134,11 +135,12 @@ def _replica_graph(rank: int, part: Mapping[str, NDArray[Any]]) -> ReplicaGraph:
         vertices=vertices,
         masters=int(part["counts"][0]),
         internal=int(part["counts"][1]),
-        csr=CSR(part["indptr"], part["indices"], len(vertices)),
+        csr=CSR(part["indptr"], part["indices"], len(vertices), part.get("weights")),
         degree=part["degree"],
         mirrored=_pieces(part["mirrored"], part["mirrored_starts"]),
         mirrors=_slices(part["mirror_starts"]),
         levels={name: level(name) for name in LEVELS if f"{name}/leaving" in part},
+        weighted_degree=part.get("weighted_degree"),
     )
 
 
@@ -205,6 +207,8 @@ def key_of(wanted: Mapping[str, Any]) -> str:
 def _rank_arrays(held: RankGraph, ranks: int) -> dict[str, NDArray[Any]]:
     """Convert a rank's part of the graph to named arrays; :meth:`PartitionArtifact.local` is the inverse."""
     arrays: dict[str, NDArray[Any]] = {"indptr": held.csr.indptr, "indices": held.csr.indices, "degree": held.degree}
+    if held.csr.weights is not None and held.weighted_degree is not None:
+        arrays |= {"weights": held.csr.weights, "weighted_degree": held.weighted_degree}
     if isinstance(held, LocalGraph):
         arrays |= {"owned": held.owned, "halo": held.halo, "receive_starts": _starts(held.receive, ranks)}
         arrays["send_rows"], arrays["send_starts"] = _joined(held.send_rows, ranks)

@@ -65,7 +65,7 @@ def plan_inference(experiment: Experiment, stats: PartitionStats) -> Planned:
         setup=(EVALUATE,),
     )
     add_features(builder, first, names)
-    add_topology(builder, names, stats)
+    add_topology(builder, first, names, stats)
     for layer in layers:
         builder.buffer(f"parameters/{layer.index}", 1, parameters_of(layer), persistent=True, inner=True)
     segments = Segments(builder, found.model, names)

@@ -68,6 +68,7 @@ def plan_layers(experiment: Experiment, facts: GraphFacts, ranks: int, inputs: I
                 gradient_limit=train.gradient_limit(ranks),
                 function=function,
                 dropout=model.dropout if index < last else 0.0,
+                weighted=facts.weighted,
             )
         )
     return ModelSpec(tuple(layers), facts.classes, facts.multilabel), rows

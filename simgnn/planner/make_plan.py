@@ -15,6 +15,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import expected_cut
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.edge_weights import check_weights_used
 from simgnn.planner.full_graph import FullGraphPlan
 from simgnn.planner.layer_choices import InputRows, plan_layers
 from simgnn.planner.mini_batch import mini_batches
@@ -118,8 +119,10 @@ def _full_graph(experiment: Experiment, stats: PartitionStats) -> tuple[Program,
 
 
 def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
-    """Raise :class:`ConfigError` if graph or partition lack what training or the communication need."""
+    """Raise :class:`ConfigError` if graph or partition lack what training or the communication need, or if edges have
+    weights that they cannot use."""
     facts, communication = stats.facts, experiment.communication
+    check_weights_used(experiment, facts)
     problems = []
     if stats.kind != communication.cut:
         kind, expected = communication.label, expected_cut(communication.cut)

@@ -14,6 +14,7 @@ from simgnn.experiment.slots import SLOTS
 from simgnn.graph.load import load_graph
 from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.make_plan import Planned, check_trains, plan
 from simgnn.registry import reported, shipped
 from simgnn.sampling.batches.sizes import load_sizes
@@ -82,6 +83,7 @@ def prepare(
         if sampling is not None:
             sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
         graph = read_graph(experiment, base, stage)
+        check_weights(experiment, graph)
         artifact = obtain_partition(experiment, graph, cache, stage)
         stats = artifact.stats
         if sampling is None:

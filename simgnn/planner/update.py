@@ -36,7 +36,7 @@ def training_state(
     add_labels(builder, "labels", names.rows, stats.facts)
     learned_state(builder, layers, optimizer)
     builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
-    add_topology(builder, names, stats)
+    add_topology(builder, layers[0], names, stats)
 
 
 def add_features(builder: ProgramBuilder, first: LayerSpec, names: Names) -> None:
@@ -50,11 +50,12 @@ def add_features(builder: ProgramBuilder, first: LayerSpec, names: Names) -> Non
         builder.buffer("features", names.rows, first.width_in, persistent=True)
 
 
-def add_topology(builder: ProgramBuilder, names: Names, stats: PartitionStats) -> None:
-    """Add the buffer of the edges of each rank."""
-    # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer
+def add_topology(builder: ProgramBuilder, first: LayerSpec, names: Names, stats: PartitionStats) -> None:
+    """Add the buffer of the edges of each rank, with their weights if the layer ``first`` uses them."""
+    # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer, and weights
     rows, sources = (builder.columns[size.name] for size in (names.rows, names.sources))
-    nbytes = builder.column("topology_bytes", 2 * 4 * stats.edges + 8 * (rows + sources + 2))
+    of_edge = 4 + (builder.item_bytes if first.weighted else 0)
+    nbytes = builder.column("topology_bytes", 2 * of_edge * stats.edges + 8 * (rows + sources + 2))
     builder.buffer("topology", nbytes, 1, "uint8", persistent=True)
 
 

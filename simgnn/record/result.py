@@ -21,6 +21,8 @@ VARIABLES = ("OMP_", "MKL_", "NUMBA_", "NCCL_", "GLOO_", "TORCH_", "CUDA_", "MAL
 """Prefixes of environment variables that influence times."""
 SUPERSEDED = frozenset({"energy_by_device_J", "energy_by_host_J"})
 """Fields of earlier versions, whose results stay readable: ``energy`` replaces them."""
+WEIGHTED_SUMS = "weighted sums"
+"""What predictions for graphs with edge weights name in ``assumed``."""
 
 
 class _Table(BaseModel):
@@ -136,7 +138,8 @@ class Result(_Table):
     # of a prediction: what a recorded run reached, at the predicted ends of its epochs
     time_to_accuracy: list[TimedAccuracy] | None = None
     extrapolated: list[str] = []
-    assumed: list[str] = []  # work that the hardware profile has no measurement of: other work stands in
+    # work that the hardware profile has no measurement of: other work stands in; WEIGHTED_SUMS
+    assumed: list[str] = []
     transferred: bool = False
     uncalibrated: bool = False
     synthetic: list[str] = []
@@ -153,10 +156,16 @@ class Result(_Table):
         lines = []
         if self.uncalibrated:
             lines.append(f"uncalibrated: times of '{self.hardware}' were not measured on the machine that it describes")
-        if self.assumed:
+        stood_in = [name for name in self.assumed if name != WEIGHTED_SUMS]
+        if stood_in:
             lines.append(
-                f"assumed: '{self.hardware}' has no measurement of {', '.join(self.assumed)}: sums and passes stand in "
+                f"assumed: '{self.hardware}' has no measurement of {', '.join(stood_in)}: sums and passes stand in "
                 "for them, by which epochs came out up to 28 % too short; run `simgnn calibrate` (without --quick)"
+            )
+        if WEIGHTED_SUMS in self.assumed:
+            lines.append(
+                f"assumed: {WEIGHTED_SUMS} take as long as plain sums and a pass that reads the weights; no machine's "
+                "were measured"
             )
         if self.extrapolated:
             names = ", ".join(self.extrapolated[:5]) + (", ..." if len(self.extrapolated) > 5 else "")

@@ -51,8 +51,9 @@ class NumbaAggregation:
         bounds = self.structure.bounds(self.threads or default_threads())
         others = None if halo is None or not len(halo) else array(halo.contiguous())
         spmm(
-            csr.indptr, csr.indices, array(inner.contiguous()), array(out), bounds, halo=others, **self.scaling.arrays()
-        )
+            csr.indptr, csr.indices, array(inner.contiguous()), array(out), bounds, halo=others, values=csr.weights,
+            **self.scaling.arrays(),
+        )  # fmt: skip
         return out
 
     def sum_own(self, inner: torch.Tensor) -> torch.Tensor:
@@ -68,10 +69,10 @@ class NumbaAggregation:
     def _sum(
         self, edges: EdgeSet, inner: torch.Tensor, halo: NDArray[Any] | None, scales: dict[str, Any]
     ) -> torch.Tensor:
-        out = inner.new_empty((self.structure.rows, inner.shape[1]))
+        csr, out = self.structure.csr, inner.new_empty((self.structure.rows, inner.shape[1]))
         spmm(
-            edges.begins, self.structure.csr.indices, array(inner.contiguous()), array(out),
-            edges.bounds(self.threads or default_threads()), ends=edges.ends, halo=halo, **scales,
+            edges.begins, csr.indices, array(inner.contiguous()), array(out),
+            edges.bounds(self.threads or default_threads()), ends=edges.ends, halo=halo, values=csr.weights, **scales,
         )  # fmt: skip
         return out
 
@@ -92,12 +93,13 @@ class NumbaAggregation:
         scales = self.reverse.arrays(first, last)
         if first > 0:
             scales["own_scale"] = None
-        spmm(csr.indptr[first : last + 1], csr.indices, array(gradient), array(out), bounds, **scales)
+        pointers = csr.indptr[first : last + 1]
+        spmm(pointers, csr.indices, array(gradient), array(out), bounds, values=csr.weights, **scales)
         return out
 
 
 class TorchAggregation:
-    """Sums with torch's sparse CSR product (MKL or cuSPARSE); the factors of :class:`Scaling` become edge weights."""
+    """Sums with torch's sparse CSR product (MKL or cuSPARSE); the factors of :class:`Scaling` multiply edge weights."""
 
     def __init__(
         self, structure: Structure, transpose: Structure, scaling: Scaling, threads: int | None = None
@@ -142,9 +144,9 @@ class TorchAggregation:
 def _weighted(structure: Structure, scaling: Scaling) -> tuple[Any, Any]:
     """Edge weights from own rows [n, n] and halo rows [n, h]; the factor of a row's own value is on the diagonal."""
     rows, columns = structure.rows, structure.columns
-    ones = np.ones(structure.edges)
+    given = np.ones(structure.edges) if structure.weights is None else structure.weights.cpu().numpy()
     weights: Any = sparse.csr_array(
-        (ones, structure.indices.cpu().numpy(), structure.indptr.cpu().numpy()), (rows, columns)
+        (given.astype(np.float64), structure.indices.cpu().numpy(), structure.indptr.cpu().numpy()), (rows, columns)
     )
     if scaling.source is not None:
         weights = weights @ diagonal(scaling.source.cpu().numpy(), columns, columns)

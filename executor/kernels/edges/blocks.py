@@ -32,6 +32,7 @@ class BlockEdges:
     """
 
     def __init__(self, csr: CSR, first: bool) -> None:
+        self.weights = csr.weights
         self.rows, self.columns, self.first = csr.rows, csr.columns, first
         self.shift = 0 if first else csr.rows
         kind = np.int32 if self.shift + csr.columns <= np.iinfo(np.int32).max else np.int64
@@ -68,6 +69,7 @@ class NumbaBlock:
             edges.indptr, edges.indices, block if total is None else array(total), array(out),
             edges.bounds(self._threads or default_threads()),
             halo=None if total is None else block,
+            values=edges.weights,
             source_scale=self._source,
             destination_scale=self._destination if finish else None,
             own_scale=None if total is None else np.ones(edges.rows, block.dtype),
@@ -76,11 +78,13 @@ class NumbaBlock:
 
 
 class TorchBlock:
-    """torch's sparse CSR product (MKL on the CPU, cuSPARSE on CUDA); the scaling of sources becomes edge weights."""
+    """torch's sparse CSR product (MKL on the CPU, cuSPARSE on CUDA); the scaling of sources multiplies edge weights."""
 
     def __init__(self, csr: CSR, source: Floats | None, destination: Floats | None, device: torch.device) -> None:
-        ones = np.ones(csr.edges, np.float64 if source is None else source.dtype)
-        weights = sparse.csr_array((ones, np.asarray(csr.indices), np.asarray(csr.indptr)), (csr.rows, csr.columns))
+        given = csr.weights
+        if given is None:
+            given = np.ones(csr.edges, np.float64 if source is None else source.dtype)
+        weights = sparse.csr_array((given, np.asarray(csr.indices), np.asarray(csr.indptr)), (csr.rows, csr.columns))
         if source is not None:
             weights = sparse.csr_array(weights @ diagonal(source, csr.columns, csr.columns))
         self._weights, self._device = weights, device
@@ -95,15 +99,15 @@ class TorchBlock:
         return out.mul_(self._destination) if finish and self._destination is not None else out
 
 
-Scale = Callable[[NDArray[np.int64]], Floats]
+Scale = Callable[[NDArray[Any]], Floats]
 
 
-def _root(degree: NDArray[np.int64]) -> Floats:
+def _root(degree: NDArray[Any]) -> Floats:
     return np.asarray(1 / np.sqrt(degree.astype(np.float64) + 1))
 
 
-def _share(degree: NDArray[np.int64]) -> Floats:
-    return np.asarray(1 / np.maximum(degree, 1).astype(np.float64))
+def _share(degree: NDArray[Any]) -> Floats:
+    return np.asarray(1 / np.where(degree != 0, degree, 1).astype(np.float64))
 
 
 VERTEX_SCALINGS: Mapping[str, tuple[Scale | None, Scale | None, bool]] = {
@@ -111,5 +115,6 @@ VERTEX_SCALINGS: Mapping[str, tuple[Scale | None, Scale | None, bool]] = {
     "mean": (None, _share, False),
     "sum": (None, None, False),
 }
-"""Name of a sum -> scaling of sources and of destinations by in-degree in the full graph, and whether every vertex
-counts among its own sources. The same sums as :data:`executor.layers.local.SCALINGS`."""
+"""Name of a sum -> scaling of sources and of destinations by in-degree (or sum of weights of in-edges) in the full
+graph, and whether every vertex counts among its own sources. The same sums as those of
+:data:`executor.layers.local.SCALINGS`."""

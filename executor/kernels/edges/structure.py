@@ -1,4 +1,4 @@
-"""A CSR held in tensors, and the scalings of rows that replace edge weights."""
+"""A CSR held in tensors, with weights of edges if there are any, and scalings of rows."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,19 +33,22 @@ class EdgeSet:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Edges in CSR form, by destination row: ``indptr`` int64 [n + 1]; ``indices``: source rows, below ``columns``."""
+    """Edges in CSR form, by destination row: ``indptr`` int64 [n + 1]; ``indices``: source rows, below ``columns``;
+    ``weights`` [edges], of the rows' dtype (None: ones)."""
 
     indptr: torch.Tensor
     indices: torch.Tensor
     columns: int
+    weights: torch.Tensor | None = None
 
     @classmethod
-    def from_csr(cls, csr: CSR, device: torch.device | str = "cpu") -> "Structure":
-        """Copy a CSR, which may be memory-mapped, to tensors on ``device``."""
+    def from_csr(cls, csr: CSR, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> "Structure":
+        """Copy a CSR, which may be memory-mapped, to tensors on ``device``; weights become ``dtype``."""
         return cls(
             torch.from_numpy(np.array(csr.indptr, dtype=np.int64)).to(device),
             torch.from_numpy(np.array(csr.indices)).to(device),
             csr.columns,
+            None if csr.weights is None else torch.from_numpy(np.array(csr.weights)).to(device, dtype),
         )
 
     @classmethod
@@ -53,7 +56,8 @@ class Structure:
         """Wrap a CSR whose arrays nobody changes; on the CPU they are not copied."""
         arrays = (np.asarray(csr.indptr, dtype=np.int64), np.asarray(csr.indices))
         pointers, indices = (torch.from_numpy(array).to(device) for array in arrays)
-        return cls(pointers, indices, csr.columns)
+        weights = None if csr.weights is None else torch.from_numpy(np.asarray(csr.weights)).to(device)
+        return cls(pointers, indices, csr.columns, weights)
 
     @property
     def rows(self) -> int:
@@ -68,7 +72,8 @@ class Structure:
     @cached_property
     def csr(self) -> CSR:
         """The same arrays for NumPy (CPU only)."""
-        return CSR(self.indptr.numpy(), self.indices.numpy(), self.columns)
+        weights = None if self.weights is None else self.weights.numpy()
+        return CSR(self.indptr.numpy(), self.indices.numpy(), self.columns, weights)
 
     @cached_property
     def _bounds(self) -> dict[tuple[int, int, int], NDArray[np.int64]]:
@@ -99,7 +104,8 @@ class Structure:
         return Structure.sharing(transpose_csr(self._on_cpu().csr), self.indptr.device)
 
     def divided(self) -> tuple["Structure", "Structure"]:
-        """Copy the edges into two structures: from own rows, and from halo rows (whose ids then start at 0)."""
+        """Copy the edges, without weights, into two structures: from own rows, and from halo rows (whose ids then start
+        at 0)."""
         cpu, rows = self._on_cpu(), self.rows
         indices, parts = cpu.csr.indices, (cpu.own_edges, cpu.halo_edges)
         found = []
@@ -113,12 +119,14 @@ class Structure:
 
     def _on_cpu(self) -> "Structure":
         on_cpu = self.indptr.device.type == "cpu"
-        return self if on_cpu else Structure(self.indptr.cpu(), self.indices.cpu(), self.columns)
+        weights = None if self.weights is None else self.weights.cpu()
+        return self if on_cpu else Structure(self.indptr.cpu(), self.indices.cpu(), self.columns, weights)
 
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """out_i = destination_i * (own_i * x_i + sum over sources j of source_j * x_j).
+    """out_i = destination_i * (own_i * x_i + sum over sources j of weight_ij * source_j * x_j), with the weights of a
+    :class:`Structure`.
 
     ``source`` [n + h], ``destination`` [n], ``own`` [n], of the rows' dtype; None: ones, ones, and no own term.
     """

@@ -79,6 +79,7 @@ def command(
     from simgnn.cli.tables import samples
     from simgnn.partition.folder import check_cache
     from simgnn.planner.batch_sizes import check_training_vertices, sampling_plan
+    from simgnn.planner.edge_weights import check_weights
     from simgnn.planner.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
     from simgnn.sampling.batches.presample import check_free, presample
 
@@ -96,6 +97,7 @@ def command(
     check_cache()
     reporter = Reporter(quiet=as_json)
     graph = read_graph(loaded, None, reporter.stage)
+    check_weights(loaded, graph)
     check_training_vertices(graph)
     artifact = obtain_partition(loaded, graph, None, reporter.stage)
     plan = sampling_plan(loaded, graph, artifact.partition)

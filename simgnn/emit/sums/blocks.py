@@ -88,7 +88,7 @@ class BlockSums(ArrivingBlocks):
         options: dict[str, int | str] = {"block": root, "scaling": scaling, "transposed": int(transposed)}
         options["finish"] = int(finish)
         edges = self.block_edges(root, transposed, loops=scaling == "gcn")
-        pieces = costs.aggregate(edges, names.rows, self.rows[root], sync.width)
+        pieces = costs.aggregate(edges, names.rows, self.rows[root], sync.width, layer.weighted)
         if position:
             pieces.append(costs.pass_over(names.rows, sync.width, 1))
         checked, more = self.checks(transfer, position)

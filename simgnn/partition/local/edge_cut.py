@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.locality import reverse_cuthill_mckee
+from simgnn.graph.weights import weighted_degrees, with_weights_of
 from simgnn.partition.edges import index_array
 from simgnn.partition.local.contiguous_ids import IdMaps
 from simgnn.partition.local.edge_cut_kernels import halo_places, induced_rows, relabelled_rows
@@ -33,7 +34,8 @@ class LocalGraph:
 
     ``owned`` int64 [n]: global ids in local order. ``halo`` int64 [h]: global ids by (owner, position among the owner's
     rows). ``csr``: rows n, columns n + h; a source below n is owned, n + k is halo row k; no self loops. ``degree``
-    int64 [n + h]: in-degrees in the full graph. ``send_rows``: for each peer that needs rows of this rank, int32
+    int64 [n + h]: in-degrees in the full graph; ``weighted_degree`` float64 [n + h]: the sums of weights of in-edges
+    there (None: edges have no weights). ``send_rows``: for each peer that needs rows of this rank, int32
     positions of owned rows in the order of the peer's halo. ``receive``: for each peer, its slice of the halo.
     """
 
@@ -44,6 +46,7 @@ class LocalGraph:
     degree: NDArray[np.int64]
     send_rows: Mapping[int, NDArray[np.int32]]
     receive: Mapping[int, slice]
+    weighted_degree: NDArray[np.float64] | None = None
 
     @property
     def vertices(self) -> NDArray[np.int64]:
@@ -108,7 +111,7 @@ def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm")
         found.sort()
         halos.append(found)
     bounds = np.array([np.searchsorted(halo, order.node_map) for halo in halos])
-    degrees = csr.degrees()
+    degrees, sums = csr.degrees(), weighted_degrees(csr)
     lookup = np.empty(csr.rows, dtype=np.int64)
     for rank in range(partition.ranks):
         owned, halo = order.core(rank), order.new2old[halos[rank]]
@@ -125,4 +128,6 @@ def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm")
             peer: slice(int(bounds[rank, peer]), int(bounds[rank, peer + 1]))
             for peer in np.flatnonzero(np.diff(bounds[rank]) > 0).tolist()
         }
-        yield LocalGraph(rank, owned, halo, CSR(pointers, sources, len(both)), degrees[both], send, receive)
+        part = with_weights_of(csr, owned, both, CSR(pointers, sources, len(both)))
+        weighted = None if sums is None else sums[both]
+        yield LocalGraph(rank, owned, halo, part, degrees[both], send, receive, weighted)

@@ -10,6 +10,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.locality import reverse_cuthill_mckee
+from simgnn.graph.weights import weighted_degrees, with_weights_of
 from simgnn.partition.edges import index_array, undirected_edges
 from simgnn.partition.local.edge_cut import LocalGraph, RowLists
 from simgnn.partition.local.masters import replica_sets
@@ -25,7 +26,8 @@ class ReplicaGraph:
     ``vertices`` int64 [n]: global ids; masters without mirrors first, then masters with mirrors, then mirrors by (rank
     of their master, id). ``masters``: number of masters; ``internal``: number of masters without mirrors. ``csr``: n
     rows and columns, the in-edges of each row that this rank owns; no self loops. ``degree`` int64 [n]: in-degrees in
-    the full graph. ``mirrored``: for each peer that mirrors masters of this rank, int32 local rows, ascending by global
+    the full graph; ``weighted_degree`` float64 [n]: the sums of weights of in-edges there (None: edges have no
+    weights). ``mirrored``: for each peer that mirrors masters of this rank, int32 local rows, ascending by global
     id; the peer's mirrors are in the same order. ``mirrors``: for each peer that has masters of this rank's mirrors,
     the slice of local rows. ``levels``, when ranks are on several hosts: rows of the routes "mirrors/across" (from a
     master to one mirror on each other host) and "mirrors/within" (from that mirror to the others on its host), by which
@@ -41,6 +43,7 @@ class ReplicaGraph:
     mirrored: Mapping[int, NDArray[np.int32]]
     mirrors: Mapping[int, slice]
     levels: Mapping[str, RowLists] = field(default_factory=dict)
+    weighted_degree: NDArray[np.float64] | None = None
 
     @property
     def complete(self) -> bool:
@@ -98,7 +101,7 @@ def build_replica_graphs(
     levels: list[dict[str, _Arriving]] = []
     if hosts is not None and len(np.unique(hosts)) > 1:
         levels = [_levels(replicas, owner, hosts, rank, mirrors[rank]) for rank in range(ranks)]
-    degrees = csr.degrees()
+    degrees, sums = csr.degrees(), weighted_degrees(csr)
     lookup = np.empty(graph.vertices, dtype=np.int64)
     for rank in range(ranks):
         here = held[firsts[rank] : firsts[rank + 1]]
@@ -110,7 +113,7 @@ def build_replica_graphs(
             place = _places(vertices, targets[part], sources[part], lookup, degrees, reorder)
             masters = masters[np.lexsort((place[: len(masters)], shared[masters]))]
         vertices = np.concatenate((masters, mirrors[rank]))
-        local = _local_csr(vertices, targets[part], sources[part], lookup)
+        local = with_weights_of(csr, vertices, vertices, _local_csr(vertices, targets[part], sources[part], lookup))
         mirrored = {
             peer: lookup[mirrors[peer][bounds[peer, rank] : bounds[peer, rank + 1]]].astype(np.int32)
             for peer in np.flatnonzero(bounds[:, rank + 1] > bounds[:, rank]).tolist()
@@ -121,7 +124,10 @@ def build_replica_graphs(
         }
         internal = int(np.count_nonzero(~shared[masters]))
         lists = {name: _row_lists([one[name] for one in levels], rank, lookup) for name in LEVELS if levels}
-        yield ReplicaGraph(rank, vertices, len(masters), internal, local, degrees[vertices], mirrored, slices, lists)
+        weighted = None if sums is None else sums[vertices]
+        yield ReplicaGraph(
+            rank, vertices, len(masters), internal, local, degrees[vertices], mirrored, slices, lists, weighted
+        )
 
 
 def _mirrors(here: NDArray[np.int64], owner: NDArray[np.int32], rank: int) -> NDArray[np.int64]:

@@ -143,6 +143,8 @@ PLAIN = {"i": np.int64, "u": np.int64, "f": np.float64}
 def _digest(kind: str, facts: GraphFacts, arrays: dict[str, NDArray[Any]]) -> str:
     """Compute the digest of all numbers, independent of their storage width and of the graph's name."""
     numbers = {**asdict(facts), "name": ""}
+    if not facts.weighted:
+        del numbers["weighted"]  # files made before there were weights keep their digest
     stored = [arrays[name] for name in sorted(arrays)]
     plain = [array.astype(PLAIN.get(array.dtype.kind, array.dtype), copy=False) for array in stored]
     return digest_of([kind, repr(sorted(numbers.items())), *sorted(arrays)], plain)

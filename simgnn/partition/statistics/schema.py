@@ -50,6 +50,7 @@ class GraphSection(_Table):
     synthetic_features: bool = False
     synthetic_labels: bool = False
     centred_features: bool = False
+    weighted: bool = False
 
     @model_validator(mode="after")
     def _masks_fit(self) -> "GraphSection":
