@@ -1,6 +1,7 @@
 """The edges of a rank divided by the rank of their source, for systems that broadcast whole blocks of rows."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ class BlockAdjacency:
     """P blocks of the edges into a rank's n rows (forward), and of the edges out of them (backward).
 
     ``forward[j]``: rows n, columns m_j, which number the rows of rank j in its local order; ``backward[j]``: the same
-    shape, for the edges the other way round. The two are one object where they are equal, as in an undirected graph.
+    shape, for the edges the other way round. The two are one object where they are equal, as in an undirected graph,
+    and share their arrays of edges where only weights differ.
     ``degrees[j]`` [m_j]: in-degrees in the full graph, int64, or if edges have weights the sums of theirs, float64; the
     weights in ``forward`` and ``backward`` are of ``dtype``. Blocks are summed in the order of ranks from ``start``,
     the first rank that has rows. Source: CAGNET, 1D; docs/systems/cagnet.md.
@@ -87,7 +89,10 @@ class BlockAdjacency:
             return TorchBlock(_with_loops(csr) if looped else csr, source, destination, self._device)
         key = (id(csr), looped)
         if key not in self._edges:
-            self._edges[key] = BlockEdges(_with_loops(csr) if looped else csr, root == self.start)
+            ways = (self.forward[root], self.backward[root])
+            made = [self._edges[id(way), looped] for way in ways if (id(way), looped) in self._edges]
+            like = made[0] if made and ways[0].indices is ways[1].indices else None
+            self._edges[key] = BlockEdges(_with_loops(csr) if looped else csr, root == self.start, like)
         return NumbaBlock(self._edges[key], source, destination, self._threads)
 
     def _floats(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -115,7 +120,7 @@ def load_blocks(local: Callable[[int], LocalGraph], rank: int, ranks: int, **opt
         sources, outward, weights = (targets, columns, weights) if root == rank else _columns_of(there, rank, dtype)
         own = outward if root == rank else np.asarray(mine.send_rows.get(root, outward))[outward]
         turned = _csr(own, sources, len(mine.owned), rows, weights)
-        backward.append(forward[root] if _equal(turned, forward[root]) else turned)
+        backward.append(_shared(turned, forward[root]))
     return BlockAdjacency(rank, forward, backward, degrees, **options)
 
 
@@ -184,7 +189,10 @@ def _with_loops(csr: CSR) -> CSR:
     return _csr(np.concatenate((rows, own)), np.concatenate((csr.indices, own)), csr.rows, csr.columns, weights)
 
 
-def _equal(one: CSR, other: CSR) -> bool:
+def _shared(one: CSR, other: CSR) -> CSR:
+    """Return ``other`` if it is equal to ``one``; ``one`` with the edges of ``other`` if only weights differ."""
     if not (np.array_equal(one.indptr, other.indptr) and np.array_equal(one.indices, other.indices)):
-        return False
-    return one.weights is None or other.weights is None or np.array_equal(one.weights, other.weights)
+        return one
+    if one.weights is None or other.weights is None or np.array_equal(one.weights, other.weights):
+        return other
+    return replace(other, weights=one.weights)

@@ -1,6 +1,7 @@
 """The edges of one rank's rows, and sums over them with a hand-written backward."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from executor.layers.tape import Call, autograd
 from simgnn.errors import ConfigError
 from simgnn.graph.build import is_symmetric
 from simgnn.graph.csr import CSR
+from simgnn.graph.weights import transposed_weights
 from simgnn.partition.local.vertex_cut import RankGraph
 
 
@@ -59,8 +61,8 @@ class LocalAdjacency:
     """The in-edges of a rank's n rows from n own and h halo rows, with its kernels and scalings.
 
     ``csr`` may have weights of edges; then ``weighted_degree`` float64 [n + h] are the sums of those of all in-edges in
-    the full graph. ``structure`` and ``transpose`` share their arrays if there are no halo rows and edges and weights
-    are symmetric. ``kernel``:
+    the full graph. ``structure`` and ``transpose`` share their arrays of edges if there are no halo rows and edges are
+    symmetric, and weights if these are. ``kernel``:
     "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch uses. ``looped``: that
     many first rows have their self loop on this rank (None: all). ``complete``: whether this rank has all in-edges of
     its rows. If not, :func:`aggregate` makes sums of sparse rows dense, so that other ranks' sums can be added.
@@ -149,13 +151,15 @@ class LocalAdjacency:
 
 
 def _transposed(structure: Structure, symmetric: bool) -> Structure:
-    """Return the edges by source: ``structure`` itself if edges and their weights are ``symmetric``."""
-    if symmetric and structure.weights is None:
+    """Return the edges by source. If edges are ``symmetric``, they are those of ``structure``; if weights are, too, it
+    is ``structure`` itself."""
+    if not symmetric:
+        return structure.transposed()
+    if structure.weights is None:
         return structure
-    turned = structure.transposed()
-    if structure.weights is None or turned.weights is None or not symmetric:
-        return turned
-    return structure if torch.equal(structure.weights, turned.weights) else turned
+    csr = structure.on_cpu().csr
+    weights = torch.from_numpy(transposed_weights(csr, csr.indptr)).to(structure.weights.device)
+    return structure if torch.equal(structure.weights, weights) else replace(structure, weights=weights)
 
 
 class _Aggregate(torch.autograd.Function):

@@ -28,16 +28,19 @@ class BlockEdges:
     """The edges of a block in the layout of our own kernel; forward and backward share them in an undirected graph.
 
     The kernel reads source rows from two arrays. The previous sums are the first, so the ids of the block's rows start
-    at n. ``first``: this is the first block that is summed, so there are no previous sums and ids start at 0.
+    at n. ``first``: this is the first block that is summed, so there are no previous sums and ids start at 0. ``like``:
+    a block with the same edges and other weights, whose arrays are shared.
     """
 
-    def __init__(self, csr: CSR, first: bool) -> None:
+    def __init__(self, csr: CSR, first: bool, like: "BlockEdges | None" = None) -> None:
         self.weights = csr.weights
         self.rows, self.columns, self.first = csr.rows, csr.columns, first
         self.shift = 0 if first else csr.rows
         kind = np.int32 if self.shift + csr.columns <= np.iinfo(np.int32).max else np.int64
-        self.indptr = np.asarray(csr.indptr, dtype=np.int64)
-        self.indices: NDArray[np.integer] = np.asarray(csr.indices).astype(kind) + np.asarray(self.shift, kind)
+        self.indptr: NDArray[np.int64] = np.asarray(csr.indptr, dtype=np.int64) if like is None else like.indptr
+        self.indices: NDArray[np.integer] = (
+            np.asarray(csr.indices).astype(kind) + np.asarray(self.shift, kind) if like is None else like.indices
+        )
         self._bounds: dict[int, NDArray[np.int64]] = {}
 
     def bounds(self, threads: int) -> NDArray[np.int64]:

@@ -101,12 +101,12 @@ class Structure:
 
     def transposed(self) -> "Structure":
         """Edges grouped by source."""
-        return Structure.sharing(transpose_csr(self._on_cpu().csr), self.indptr.device)
+        return Structure.sharing(transpose_csr(self.on_cpu().csr), self.indptr.device)
 
     def divided(self) -> tuple["Structure", "Structure"]:
         """Copy the edges, without weights, into two structures: from own rows, and from halo rows (whose ids then start
         at 0)."""
-        cpu, rows = self._on_cpu(), self.rows
+        cpu, rows = self.on_cpu(), self.rows
         indices, parts = cpu.csr.indices, (cpu.own_edges, cpu.halo_edges)
         found = []
         for part, chosen, first in zip(parts, (indices < rows, indices >= rows), (0, rows), strict=True):
@@ -117,7 +117,8 @@ class Structure:
             found.append(Structure.sharing(csr, self.indptr.device))
         return found[0], found[1]
 
-    def _on_cpu(self) -> "Structure":
+    def on_cpu(self) -> "Structure":
+        """Return this structure if it is on the CPU, else a copy there."""
         on_cpu = self.indptr.device.type == "cpu"
         weights = None if self.weights is None else self.weights.cpu()
         return self if on_cpu else Structure(self.indptr.cpu(), self.indices.cpu(), self.columns, weights)
