@@ -28,7 +28,7 @@ WAYS = {
     "cached mirrors": (*MIRRORS, "freshness.kind=adaptive-vertex", "freshness.epsilon=0.0", "freshness.adapt=false"),
     "blocks": BLOCKS,
 }
-FEW = {("gcn", "halo", 3), ("sage", "mirrors", 2), ("gin", "blocks", 2)}
+FEW = {("gcn", "halo", 2), ("sage", "mirrors", 2), ("gin", "blocks", 2)}
 MANY = [(model, way, ranks) for model in MODELS for way in WAYS for ranks in (1, 2, 3, 4)]
 
 

@@ -188,6 +188,14 @@ def test_sums_over_blocks_are_sums_over_the_graph(graph: Graph, scaling: str, ra
             assert torch.allclose(total, (matrix @ rows)[parts[rank].vertices], rtol=LIMIT, atol=LIMIT)
 
 
+def _documented(name: str) -> Any:
+    """The class of the page on edge weights."""
+    page = (Path(__file__).parents[3] / "docs" / "edge_weights.md").read_text(encoding="utf-8")
+    found: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], found)
+    return found[name]
+
+
 def test_a_layer_of_the_users_own_gets_the_weights(graph: Graph) -> None:
     over, x = adjacency_of(graph.csr, 25), dense_features(graph)
     csr = over.neighbourhood()
@@ -196,6 +204,11 @@ def test_a_layer_of_the_users_own_gets_the_weights(graph: Graph) -> None:
     assert torch.allclose(csr.sum(x), by_hand)
     assert torch.allclose(csr.mean(x) * csr.weighted_degrees[:25, None], by_hand)
     assert torch.equal(csr.degrees, torch.from_numpy(graph.csr.degrees()))
+    softened = _documented("Softened")(12, 4, activation=False).double()
+    roots = replace(graph.csr, weights=np.sqrt(graph.csr.weights))
+    expected = adjacency_of(roots, 25).neighbourhood().mean(softened.linear(x))
+    assert torch.allclose(softened(csr, x), expected)
     plain = adjacency_of(graph.csr.unweighted(), 25).neighbourhood()
+    assert torch.allclose(softened(plain, x), plain.mean(softened.linear(x)))
     assert plain.weights is None
     assert plain.weighted_degrees is None
