@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from executor.launch.launcher import environment_of
@@ -11,6 +12,7 @@ from executor.world.environment import RENDEZVOUS
 from simgnn.cli.tables.console import Reporter
 from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
+from simgnn.experiment.schema import Experiment
 from simgnn.planner.prepare import prepare
 from tests.benchmarks.bench_memory import any_profile
 
@@ -61,7 +63,24 @@ BATCHES = ["model.layers=2", "batching.fanouts=[3, 3]", "batching.batch_size=20"
 def test_every_kernel_has_run_before_memory_is_measured(
     system: str, ranks: int, hosts: int, settings: list[str], tmp_path: Path
 ) -> None:
-    experiment = load_experiment(system, [*SMALL, *settings]).with_cluster(hosts, ranks // hosts)
+    _runs_all_before(load_experiment(system, [*SMALL, *settings]).with_cluster(hosts, ranks // hosts), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [["model.kind=gcn"], ["model.kind=sage", "schedule.kind=pipelined"]])
+@pytest.mark.parametrize(("system", "ranks"), [("vanilla", 1), ("vanilla", 2), ("cdfgnn", 2), ("cagnet", 2)])
+def test_weighted_kernels_too(system: str, ranks: int, settings: list[str], tmp_path: Path) -> None:
+    if "schedule.kind=pipelined" in settings and system != "vanilla":
+        settings = settings[:1]
+    draw = np.random.default_rng(0)
+    edges = np.column_stack((draw.integers(0, 800, (4000, 2)), draw.exponential(size=4000)))
+    np.save(tmp_path / "weighted.npy", edges)
+    graph = [f"graph.source={tmp_path}/weighted.npy", "graph.stand_in_features=16", "graph.classes=3", "train.epochs=2"]
+    _runs_all_before(load_experiment(system, [*graph, *settings], ranks=ranks), tmp_path)
+
+
+def _runs_all_before(experiment: Experiment, tmp_path: Path) -> None:
+    ranks = experiment.ranks
     prepared = prepare(experiment, need_graph=True, cache=tmp_path / "cache")
     directory = write_run(prepared, any_profile(), tmp_path / "run", Reporter(quiet=True))
     command = [sys.executable, "-c", RANK, str(directory)]
