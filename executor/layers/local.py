@@ -53,7 +53,7 @@ edge weights, of ones if there are none:
 - ``gcn``: D^-1/2 (A + I) D^-1/2 with D = degree + 1 (Kipf and Welling, ICLR 2017);
 - ``mean``: weighted mean over the in-edges, 0 where there are none (GraphSAGE, NeurIPS 2017);
 - ``sum``: weighted sum (GIN, ICLR 2019);
-- ``looped mean``: mean over the row itself and its in-edges, as a GCN takes it on mini-batches.
+- ``looped mean``: weighted mean over the row itself and its in-edges, as a GCN takes it on mini-batches.
 """
 
 

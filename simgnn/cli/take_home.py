@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from simgnn.cli.executor_process import check_executor, start_executor
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError, GraphError
+from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import with_centred_features
 from simgnn.limits import MAX_RANKS
@@ -20,6 +21,7 @@ from simgnn.model.user_layer import user_shape
 from simgnn.outputs import check_output_file, make_parent
 from simgnn.partition.local.shards import shard_artifact
 from simgnn.planner.directory import write_run_directory
+from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.inference import inference_experiment, plan_inference, with_classes
 from simgnn.planner.prepare import Prepared, obtain_partition, read_graph
 from simgnn.record.rundir import RunDirectory, write_table
@@ -58,11 +60,6 @@ def export_run(run: Path, target: str, which: Which, out: Path, force: bool, tel
     if out.suffix != MODULE or not out.stem.isidentifier():
         raise ConfigError(f"--out: got {out}, expected a Python module to write, such as {out.with_name('model.py')}")
     trained = open_trained(run, which)
-    if any(layer.weighted for layer in trained.described.layers):
-        raise ConfigError(
-            f"RUN: got {run}, which trained with edge weights, expected one without: the files of an export do not take "
-            "them yet; use simgnn infer, or train with graph.weights = 'ignore'"
-        )
     files = [out, out.with_suffix(".pt")]
     files += [out.with_name(f"{out.stem}_layers.py")] if trained.described.own_layers is not None else []
     taken = [str(file) for file in files if file.exists()]
@@ -105,7 +102,9 @@ def infer_run(
     experiment = inference_experiment(stated, table, described.layers[0].function, ranks)
     find_own_layers(run)
     user_shape(described.kind)  # raises before minutes go into graph and partition
-    graph = _with_inputs(read_graph(experiment, None, reporter.stage), trained, source)
+    graph = read_graph(experiment, None, reporter.stage)
+    _check_weights(experiment, graph, trained)
+    graph = _with_inputs(graph, trained, source)
     artifact = obtain_partition(experiment, graph, None, reporter.stage)
     stats = with_classes(artifact.stats, described.classes, described.multilabel)
     prepared = Prepared(experiment, stats, plan_inference(experiment, stats), graph, artifact)
@@ -130,10 +129,11 @@ def infer_run(
 
 
 def _graph_table(stated: Mapping[str, Any], source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return ``[graph]`` for a forward pass: the run's, or that of another graph, which is symmetrised as the run's."""
+    """Return ``[graph]`` for a forward pass: the run's, or that of another graph, which is symmetrised as the run's and
+    whose weights of edges are ignored if the run ignored them."""
     table: dict[str, Any] = {key: value for key, value in stated.items() if key != "centre"}  # by the run's own mean
     if source is not None:
-        kept = {key: stated[key] for key in ("symmetrise",) if key in stated}
+        kept = {key: stated[key] for key in ("symmetrise", "weights") if key in stated}
         table = {**kept, "source": source}
     elif overrides:
         raise ConfigError(
@@ -148,6 +148,17 @@ def _graph_table(stated: Mapping[str, Any], source: str | None, overrides: Seque
             )
         table = deep_merge({"graph": table}, changed)["graph"]
     return table
+
+
+def _check_weights(experiment: Experiment, graph: Graph, trained: Trained) -> None:
+    """Raise :class:`ConfigError` or :class:`GraphError` for weights of edges that the model cannot use. A graph without
+    any suits every model: its weights are 1."""
+    check_weights(experiment, graph)
+    if graph.csr.weights is not None and not trained.described.layers[0].weighted:
+        raise GraphError(
+            f"graph '{graph.name}' has weights of edges, but the model of {trained.root} was trained without; leave "
+            "them out (--set graph.weights=ignore)"
+        )
 
 
 def _with_inputs(graph: Graph, trained: Trained, source: str | None) -> Graph:

@@ -51,7 +51,7 @@ def add_features(builder: ProgramBuilder, first: LayerSpec, names: Names) -> Non
 
 
 def add_topology(builder: ProgramBuilder, first: LayerSpec, names: Names, stats: PartitionStats) -> None:
-    """Add the buffer of the edges of each rank, with their weights if the layer ``first`` takes them."""
+    """Add the buffer of the edges of each rank, with their weights if the layer ``first`` uses them."""
     # both directions of the local edges: 4 bytes an index, 8 bytes a row pointer, and weights
     rows, sources = (builder.columns[size.name] for size in (names.rows, names.sources))
     of_edge = 4 + (builder.item_bytes if first.weighted else 0)
