@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.cli import calibration, executor_process
-from simgnn.cli.calibration import calibrate
+from simgnn.api import calibration, executor_process
+from simgnn.api.calibration import calibrate
 from simgnn.cli.commands.calibrate import parse_ranks
 from simgnn.cli.main import invoke
 from simgnn.cli.tables.console import Reporter

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from simgnn.cli import calibration
-from simgnn.cli.calibration import forget_kept, kept_folder, torchrun_place
+from simgnn.api import calibration
+from simgnn.api.calibration import forget_kept, kept_folder, torchrun_place
 from simgnn.cli.main import invoke
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.library import calibration_path

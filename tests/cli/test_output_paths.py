@@ -28,8 +28,8 @@ def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("simgnn.planner.prepare.read_graph", worked)
     monkeypatch.setattr("simgnn.analysis.compare.compare_runs", worked)
-    monkeypatch.setattr("simgnn.cli.calibration.measure_groups", worked)
-    monkeypatch.setattr("simgnn.cli.backend.CommandBackend.canary", worked)
+    monkeypatch.setattr("simgnn.api.calibration.measure_groups", worked)
+    monkeypatch.setattr("simgnn.api.backend.CommandBackend.canary", worked)
 
 
 def refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:

@@ -12,7 +12,7 @@ import torch
 
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.state.plan import RunPlan
-from simgnn.cli.train import extend_run
+from simgnn.api.train import extend_run
 from simgnn.errors import BackendError
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process

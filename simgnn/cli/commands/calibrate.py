@@ -62,7 +62,7 @@ def command(
     runs that are to be predicted, then [bold]simgnn calibrate --pool MORNING --pool NOON --out machine.toml[/bold].
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli import calibration as measuring
+    from simgnn.api import calibration as measuring
     from simgnn.hardware.profile.library import CACHE_NAME, calibration_path
     from simgnn.hardware.profile.profile import save_profile
 
@@ -93,7 +93,7 @@ def command(
         if pool:
             files = measuring.kept_samples(pool)
         else:
-            counts, reporter = parse_ranks(ranks), Reporter(quiet=as_json or not leads)
+            counts, reporter = parse_ranks(ranks), Reporter(quiet=as_json)
             try:
                 files = measuring.measure_groups(quick, counts, reporter, samples, fresh, passes)
             except KeyboardInterrupt:

@@ -23,7 +23,7 @@ def command(
     """
     # loaded when the command runs: its help starts fast
     from simgnn.analysis.compare import compare_runs
-    from simgnn.cli.predict import TRACE_EPOCHS
+    from simgnn.api.predict import TRACE_EPOCHS
     from simgnn.report.perfetto import write_perfetto
     from simgnn.report.text import print_comparison
 

@@ -25,13 +25,13 @@ def command(
     """
     # loaded when the command runs: its help starts fast
     from simgnn.analysis.compare import compare_runs
-    from simgnn.cli.calibration import calibrate
-    from simgnn.cli.predict import TRACE_EPOCHS, predict, write_prediction
-    from simgnn.cli.tables.results import compared_quantities, qualifications, seconds
-    from simgnn.cli.train import carry_out, write_run
+    from simgnn.api.calibration import calibrate
+    from simgnn.api.predict import TRACE_EPOCHS, predict, write_prediction
+    from simgnn.api.train import carry_out, write_run
     from simgnn.experiment.load import load_experiment
     from simgnn.planner.directory import check_free
     from simgnn.report.perfetto import write_perfetto
+    from simgnn.report.results import compared_quantities, qualifications, seconds
 
     simulated, trained = out / "sim", out / "run"
     profile, timelines = out / "hardware.toml", out / "trace.perfetto.json"
@@ -50,7 +50,7 @@ def command(
     reporter = Reporter(quiet=as_json)
     out.mkdir(parents=True, exist_ok=True)
     reporter.stage("calibrating this machine, quickly")
-    calibrate(profile, quick=True, ranks=None, reporter=reporter)
+    calibrate(profile, quick=True, ranks=None, progress=reporter)
     experiment = load_experiment("default", hardware=str(profile))
     prediction = predict(experiment, reporter)
     write_prediction(prediction, simulated, force=True)

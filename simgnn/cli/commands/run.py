@@ -34,8 +34,8 @@ def command(
     """
     loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.results import show_result
-    from simgnn.cli.train import carry_out, check_resumable, free_directory, prepare_run, torchrun_command
+    from simgnn.api.train import carry_out, check_resumable, free_directory, prepare_run, torchrun_command
+    from simgnn.cli.tables.one_result import show_result
 
     reporter = Reporter(quiet=as_json)
     if resume:

@@ -24,8 +24,8 @@ def command(
     """
     loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # loaded after the checks that are quick
-    from simgnn.cli.predict import predict, write_prediction
-    from simgnn.cli.tables.results import show_result
+    from simgnn.api.predict import predict, write_prediction
+    from simgnn.cli.tables.one_result import show_result
     from simgnn.planner.directory import check_free
 
     if out is not None:

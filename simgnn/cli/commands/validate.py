@@ -12,7 +12,7 @@ from simgnn.errors import ConfigError
 from simgnn.outputs import check_output_file, make_parent
 
 if TYPE_CHECKING:
-    from simgnn.cli.backend import CommandBackend
+    from simgnn.api.backend import CommandBackend
 
 
 def command(
@@ -43,8 +43,8 @@ def command(
     Example: [bold]simgnn validate quick --report quick.html[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.backend import CommandBackend
-    from simgnn.cli.calibration import check_counts
+    from simgnn.api.backend import CommandBackend
+    from simgnn.api.calibration import check_counts
     from simgnn.report.validation import print_scoreboard, write_report
     from simgnn.study.validate import suite_runs
     from simgnn.study.validate.ground_truth import TruthFolder

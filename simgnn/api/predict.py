@@ -1,4 +1,4 @@
-"""Simulates an experiment and writes its result and run directory, for ``simulate``, ``demo`` and studies."""
+"""Predicts an experiment by simulation, and writes the run directory of a prediction."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +8,7 @@ import numpy as np
 
 from simgnn.analysis.replay.activity import Replay
 from simgnn.analysis.replay.recorded_run import on_clock
-from simgnn.cli.activity import check_run, find_activity
-from simgnn.cli.tables.console import Reporter
+from simgnn.api.activity import check_run, find_activity
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
@@ -21,6 +20,7 @@ from simgnn.planner.directory import write_run_directory
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
 from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
+from simgnn.progress import Progress
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.result import JitterCorrection, RankTimes, Result, environment, versions, write_result
@@ -88,7 +88,7 @@ class Prediction:
 
 def predict(
     experiment: Experiment,
-    reporter: Reporter,
+    progress: Progress,
     chosen: ChosenProfile | None = None,
     activity: Path | None = None,
     counted: Path | None = None,
@@ -101,13 +101,13 @@ def predict(
         check_run(experiment, activity)  # before minutes go into graph and partition
     _check_machine(experiment, chosen.profile)
     cluster = default_cluster(chosen.profile)
-    prepared = prepare(experiment, default_cluster=cluster, counted=counted, stage=reporter.stage)
+    prepared = prepare(experiment, default_cluster=cluster, counted=counted, stage=progress.stage)
     check_declared(prepared)
     threads = experiment.hardware.threads_per_rank
     machine = Machine.place(chosen.profile, prepared.experiment.rank_hosts(), None if threads == "auto" else threads)
     with reported(getattr(experiment, slot) for slot in SLOTS):
         found = find_activity(prepared, activity)
-        reporter.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
+        progress.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
         simulation = simulate(
             prepared.planned.program,
             machine,

@@ -1,13 +1,12 @@
-"""Prepares and runs training, for ``simgnn run``, ``demo`` and studies."""
+"""Prepares, starts and extends training runs."""
 
 import json
 from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
 
-from simgnn.cli.executor_process import check_executor, epoch_of, start_executor
-from simgnn.cli.predict import TRACE_EPOCHS, default_cluster, known_profile
-from simgnn.cli.tables.console import Reporter
+from simgnn.api.executor_process import check_executor, epoch_of, start_executor
+from simgnn.api.predict import TRACE_EPOCHS, default_cluster, known_profile
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
@@ -16,6 +15,7 @@ from simgnn.locks import locked_folder
 from simgnn.partition.local.shards import shard_artifact
 from simgnn.planner.directory import EXPERIMENT_FILE, check_free, differences, write_run_directory
 from simgnn.planner.prepare import Prepared, prepare
+from simgnn.progress import Progress
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.report.perfetto import write_perfetto
@@ -23,7 +23,7 @@ from simgnn.seal import SEAL
 from simgnn.tomlfile import load_toml, write_atomically, write_toml
 
 
-def prepare_run(experiment: Experiment, out: Path, reporter: Reporter, force: bool = False) -> Path:
+def prepare_run(experiment: Experiment, out: Path, progress: Progress, force: bool = False) -> Path:
     """Load, partition and plan an experiment, and write the run directory that the executor starts from."""
     check_executor()
     check_free(out, force)
@@ -33,16 +33,16 @@ def prepare_run(experiment: Experiment, out: Path, reporter: Reporter, force: bo
         raise ConfigError(
             "cluster.ranks_per_host: not given, and this machine was never calibrated; give a number, such as --ranks 2"
         )
-    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, stage=reporter.stage)
-    return write_run(prepared, None if chosen is None else chosen.profile, out, reporter, force)
+    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, stage=progress.stage)
+    return write_run(prepared, None if chosen is None else chosen.profile, out, progress, force)
 
 
-def write_run(prepared: Prepared, profile: Profile | None, out: Path, reporter: Reporter, force: bool = False) -> Path:
+def write_run(prepared: Prepared, profile: Profile | None, out: Path, progress: Progress, force: bool = False) -> Path:
     """Cut the data of a graph into shards and write the run directory of a prepared experiment."""
     assert prepared.graph is not None
     assert prepared.partition is not None
     dtype = prepared.experiment.train.dtype
-    reporter.stage(f"shards: {prepared.experiment.ranks} of {dtype}")
+    progress.stage(f"shards: {prepared.experiment.ranks} of {dtype}")
     shards = shard_artifact(prepared.graph, prepared.partition, dtype)
     return write_run_directory(prepared, out, profile, shards=shards.path, force=force)
 
@@ -69,17 +69,17 @@ def check_resumable(experiment: Experiment, out: Path | None) -> Path:
     return out.resolve()
 
 
-def carry_out(directory: Path, epochs: int, reporter: Reporter, arguments: Sequence[str] = ()) -> Result:
+def carry_out(directory: Path, epochs: int, progress: Progress, arguments: Sequence[str] = ()) -> Result:
     """Start the executor on a prepared run directory, show its progress, and read the result."""
-    reporter.stage(f"training: {directory}")
-    with reporter.counting("training", epochs) as counter:
+    progress.stage(f"training: {directory}")
+    with progress.counting("training", epochs) as counter:
 
         def tell(line: str) -> None:
-            progress = epoch_of(line)
-            if progress is None:
-                reporter.stage(line)
+            reached = epoch_of(line)
+            if reached is None:
+                progress.stage(line)
             else:
-                counter.at(progress[0], progress[2])
+                counter.at(reached[0], reached[2])
 
         with locked_folder(directory, "--out"):
             start_executor(directory, list(arguments), tell)

@@ -1,13 +1,10 @@
-"""Prints the results of runs and predictions, as tables or as JSON."""
+"""The figures of a result that users read first, as lines of text."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from simgnn.cli.tables.console import note, print_json
 from simgnn.record.energy import PART_NAMES, describe
 from simgnn.record.result import Result
-from simgnn.report.terminal import print_table
 
 UNMEASURED = "-"
 
@@ -79,21 +76,16 @@ def metric_name(result: Result) -> str:
     return {"accuracy": "accuracy", "micro_f1": "micro-F1"}[result.accuracy_metric]
 
 
-def show_result(result: Result, as_json: bool, written: Path | None) -> None:
-    """Print a result; notes that qualify it go to standard error."""
-    if as_json:
-        print_json({**result.model_dump(mode="json"), "directory": None if written is None else str(written)})
-        return
+def heading(result: Result) -> str:
+    """Return a title: the experiment, whether it was predicted or measured, ranks, hosts, epochs and the status."""
     how, hosts = "predicted" if result.backend == "sim" else "measured", "hosts" if result.hosts > 1 else "host"
     where = f"{result.ranks} ranks, {result.hosts} {hosts}, {result.epochs} epochs"
-    rows = [line for line in _lines(result) if line[1] != UNMEASURED]
-    print_table(f"{result.name}: {how} on {where} ({result.status})", ["", "value"], rows)
-    if len(result.per_rank) > 1:
-        _show_ranks(result)
-    for text in qualifications(result):
-        note(text)
-    if written is not None:
-        note(f"written to {written}")
+    return f"{result.name}: {how} on {where} ({result.status})"
+
+
+def result_lines(result: Result) -> list[tuple[str, str]]:
+    """Return (quantity, value as text) of every quantity that the result has."""
+    return [line for line in _lines(result) if line[1] != UNMEASURED]
 
 
 def _lines(result: Result) -> list[tuple[str, str]]:
@@ -128,19 +120,6 @@ def _hits(result: Result) -> str:
     if rows is None or rows.hit_rate is None:
         return UNMEASURED
     return f"{rows.hit:,} of {rows.hit + rows.pulled:,} ({percent(rows.hit_rate)})"
-
-
-def _show_ranks(result: Result, most: int = 16) -> None:
-    columns = ["rank", "compute", "wait", "communication", "not hidden", "sent per epoch", "memory"]
-    memory = result.peak_memory_bytes or result.buffer_bytes
-    rows = []
-    for rank, one in enumerate(result.per_rank[:most]):
-        times = map(seconds, (one.compute_s, one.wait_s, one.comm_total_s, one.comm_exposed_s))
-        sent = sum(result.bytes_sent[rank]) if result.bytes_sent else None
-        rows.append([str(rank), *times, amount(sent), amount(memory[rank] if memory else None)])
-    print_table("", columns, rows)
-    if len(result.per_rank) > most:
-        note(f"{len(result.per_rank) - most} more ranks are in result.json")
 
 
 def qualifications(result: Result) -> list[str]:
