@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from simgnn.api.calibration import calibrate
+from simgnn.api.calibrate import calibrate
 from simgnn.api.executor_process import call_testbed, check_ended, check_executor, start_executor, start_testbed
 from simgnn.api.predict import ChosenProfile, check_declared, predict
 from simgnn.api.train import write_run
@@ -34,7 +34,7 @@ class CommandBackend:
         self._progress.stage(text)
 
     def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
-        calibrate(out, quick, ranks, self._progress, passes)
+        calibrate(out, quick=quick, ranks=ranks, passes=passes, progress=self._progress)
 
     def declare(self, testbed: Path, base: Path, out: Path, measure_load: bool = False) -> None:
         """``measure_load``: also measure how traffic on links delays small messages and takes processor time."""

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simgnn.analysis.compare import timed_ops
 from simgnn.analysis.replay.activity import Replay
 from simgnn.analysis.replay.recorded_run import on_clock
 from simgnn.api.activity import check_run, find_activity
+from simgnn.api.results import Outcome
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
@@ -30,6 +32,9 @@ from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto
 from simgnn.sim.simulate import Simulation, simulate
 from simgnn.sim.spread.intervals import Spread, estimate_spread
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FALLBACK_PROFILE = "cpu-100gbe-8"
 """Shipped profile for a machine that was never calibrated; the result is marked uncalibrated."""
@@ -75,15 +80,19 @@ def default_cluster(profile: Profile) -> tuple[int, int]:
     return len(hosts), profile.usual_ranks(each)
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(Outcome):
     """A simulated experiment: what was prepared, the chosen profile, the simulation and the result."""
 
     prepared: Prepared
     chosen: ChosenProfile
     simulation: Simulation
     spread: Spread
-    result: Result
+
+    def _op_times(self) -> "pd.DataFrame":
+        if self.simulation.status != "ok":
+            return super()._op_times()  # there is no trace, and it says so
+        return timed_ops(self.simulation.trace, ops_table(self.simulation.program))
 
 
 def predict(
@@ -120,7 +129,7 @@ def predict(
         )
     spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
     result = _result(prepared, chosen, simulation, spread, found)
-    return Prediction(prepared, chosen, simulation, spread, result)
+    return Prediction(result, None, prepared, chosen, simulation, spread)
 
 
 def check_declared(prepared: Prepared) -> None:

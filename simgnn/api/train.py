@@ -1,21 +1,24 @@
 """Prepares, starts and extends training runs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
+from typing import Any
 
 from simgnn.api.executor_process import check_executor, epoch_of, start_executor
+from simgnn.api.experiments import PathLike, load_experiment, path_of
 from simgnn.api.predict import TRACE_EPOCHS, default_cluster, known_profile
+from simgnn.api.results import Run
 from simgnn.errors import ConfigError
-from simgnn.experiment.load import load_experiment
+from simgnn.experiment.load import load_experiment as load
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile.profile import Profile
 from simgnn.locks import locked_folder
 from simgnn.partition.local.shards import shard_artifact
 from simgnn.planner.directory import EXPERIMENT_FILE, check_free, differences, write_run_directory
 from simgnn.planner.prepare import Prepared, prepare
-from simgnn.progress import Progress
+from simgnn.progress import Progress, progress_of
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.report.perfetto import write_perfetto
@@ -45,6 +48,40 @@ def write_run(prepared: Prepared, profile: Profile | None, out: Path, progress: 
     progress.stage(f"shards: {prepared.experiment.ranks} of {dtype}")
     shards = shard_artifact(prepared.graph, prepared.partition, dtype)
     return write_run_directory(prepared, out, profile, shards=shards.path, force=force)
+
+
+def run(
+    experiment: PathLike | Experiment,
+    *,
+    hardware: PathLike | None = None,
+    ranks: int | None = None,
+    epochs: int | None = None,
+    set: Mapping[str, Any] | None = None,
+    out: PathLike | None = None,
+    force: bool = False,
+    resume: bool = False,
+    progress: Progress | Callable[[str], None] | None = None,
+) -> Run:
+    """Train an experiment for real, one process a rank on this machine, until it ends.
+
+    ``experiment``, ``hardware``, ``ranks``, ``epochs``, ``set``: as in :func:`simgnn.load_experiment`. ``out``: run
+    directory to write (default: the next free folder under ``runs``), ``force``: also in place of an earlier one,
+    ``resume``: go on from its last checkpoint. ``progress`` gets lines of text, as ``print`` does.
+
+    Raises :class:`~simgnn.errors.ConfigError` for what cannot be run, :class:`~simgnn.errors.BackendError` if training
+    fails."""
+    loaded = load_experiment(experiment, hardware=hardware, ranks=ranks, epochs=epochs, set=set)
+    shown = progress_of(progress)
+    directory = directory_for(loaded, path_of(out, "--out"), shown, force, resume)
+    result = carry_out(directory, loaded.train.epochs, shown, ["--resume"] if resume else [])
+    return Run(result, directory, loaded)
+
+
+def directory_for(experiment: Experiment, out: Path | None, progress: Progress, force: bool, resume: bool) -> Path:
+    """Return the directory of a run that can be started: prepared now, or ready to be resumed."""
+    if resume:
+        return check_resumable(experiment, out)
+    return prepare_run(experiment, out or free_directory(Path("runs"), experiment.name), progress, force)
 
 
 def check_resumable(experiment: Experiment, out: Path | None) -> Path:
@@ -115,7 +152,7 @@ def extend_run(directory: Path, epochs: int) -> None:
 
 def torchrun_command(directory: Path, resume: bool = False) -> str:
     """Return the command that starts or resumes a prepared run; on a cluster, run it on every host."""
-    cluster = load_experiment(RunDirectory(directory).experiment).cluster
+    cluster = load(RunDirectory(directory).experiment).cluster
     nodes = "" if cluster.hosts == 1 else f"--nnodes {cluster.hosts} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
     start = f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"
     return start + " --resume" * resume

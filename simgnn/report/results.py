@@ -7,6 +7,8 @@ from simgnn.record.energy import PART_NAMES, describe
 from simgnn.record.result import Result
 
 UNMEASURED = "-"
+TEXTS = ("experiment", "how", "hardware", "status")
+"""Columns of :func:`figures` that hold text."""
 
 
 def seconds(value: float | None) -> str:
@@ -125,6 +127,63 @@ def _hits(result: Result) -> str:
 def qualifications(result: Result) -> list[str]:
     """Return sentences that a reader must know before trusting the numbers."""
     return ([result.message] if result.message else []) + result.qualifications()
+
+
+def figures(result: Result) -> list[dict[str, Any]]:
+    """Return the figures of a result as a row of a table: plain values, units in the names, None where unknown."""
+    low, high = result.epoch_s_interval or (None, None)
+    validation, test = last_accuracy(result)
+    return [
+        {
+            "experiment": result.name,
+            "how": "predicted" if result.backend == "sim" else "measured",
+            "hardware": result.hardware,
+            "ranks": result.ranks,
+            "hosts": result.hosts,
+            "epochs": result.epochs,
+            "status": result.status,
+            "epoch_s": result.epoch_s_median,
+            "epoch_low_s": low,
+            "epoch_high_s": high,
+            "communication_s": communication_s(result),
+            "payload_bytes": bytes_per_epoch(result),
+            "memory_bytes": memory_bytes(result),
+            "energy_J": result.energy_J,
+            "loss": result.loss[-1] if result.loss else None,
+            "validation": validation,
+            "test": test,
+        }
+    ]
+
+
+def figures_by_rank(result: Result) -> list[dict[str, Any]]:
+    """Return a row for each rank: its times in a median epoch, the payload that it sends in one, its peak memory."""
+    memory = result.peak_memory_bytes or result.buffer_bytes
+    return [
+        {
+            "rank": rank,
+            **times.model_dump(),
+            "bytes_sent": sum(result.bytes_sent[rank]) if result.bytes_sent else None,
+            "memory_bytes": memory[rank] if memory else None,
+        }
+        for rank, times in enumerate(result.per_rank)
+    ]
+
+
+def figures_by_epoch(result: Result) -> list[dict[str, Any]]:
+    """Return a row for each epoch, counted from 1: its time, the loss, and the accuracies where it was evaluated."""
+    losses = dict(enumerate(result.loss or (), start=1))
+    reached = {one.epoch: one for one in result.time_to_accuracy or result.accuracy or ()}
+    shares = ("train", "validation", "test")
+    return [
+        {
+            "epoch": epoch,
+            "epoch_s": taken,
+            "loss": losses.get(epoch),
+            **{share: getattr(reached[epoch], share) if epoch in reached else None for share in shares},
+        }
+        for epoch, taken in enumerate(result.epoch_s, start=1)
+    ]
 
 
 def compared_quantities(predicted: Result, measured: Result) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """``simgnn run``: train an experiment for real."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -34,22 +33,19 @@ def command(
     """
     loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # loaded when the command runs: its help starts fast
-    from simgnn.api.train import carry_out, check_resumable, free_directory, prepare_run, torchrun_command
+    from simgnn.api.train import directory_for, run, torchrun_command
     from simgnn.cli.tables.one_result import show_result
 
     reporter = Reporter(quiet=as_json)
-    if resume:
-        directory = check_resumable(loaded, out)
-    else:
-        directory = prepare_run(loaded, out or free_directory(Path("runs"), loaded.name), reporter, force)
     if prepare_only:
+        directory = directory_for(loaded, out, reporter, force, resume)
         start = torchrun_command(directory, resume)
         if as_json:
             print_json({"directory": str(directory), "start": start})
         else:
             note(f"{'going on in' if resume else 'written to'} {directory}; start it: {start}")
         return
-    result = carry_out(directory, loaded.train.epochs, reporter, ["--resume"] if resume else [])
-    show_result(result, as_json, directory)
-    if result.status != "ok":
+    trained = run(loaded, out=out, force=force, resume=resume, progress=reporter)
+    show_result(trained.result, as_json, trained.directory)
+    if trained.result.status != "ok":
         raise typer.Exit(1)

@@ -17,9 +17,7 @@ from simgnn.api.executor_process import check_executor, end_session, start_sessi
 from simgnn.errors import BackendError, ConfigError
 from simgnn.graph.thread_pool import usable_threads
 from simgnn.hardware.profile.library import CACHE_NAME, calibration_path
-from simgnn.hardware.profile.profile import save_profile
 from simgnn.locks import locked_folder, scratch_folder
-from simgnn.outputs import make_parent
 from simgnn.progress import Counter, Progress
 
 QUICK_RANKS = (2,)
@@ -74,16 +72,6 @@ def _groups(quick: bool, ranks: Sequence[int] | None) -> Sequence[int]:
     """Return the numbers of ranks to measure with, one group after another; under torchrun only its group."""
     place = torchrun_place()
     return (place.ranks,) if place is not None else ranks or (QUICK_RANKS if quick else FULL_RANKS)
-
-
-def calibrate(out: Path, quick: bool, ranks: Sequence[int] | None, progress: Progress, passes: int = 1) -> None:
-    """Measure this machine with each number of ``ranks``, and write its complete profile to ``out``. Raises
-    :class:`BackendError` if a measurement fails, :class:`HardwareError` if samples do not determine a curve."""
-    with one_at_a_time():
-        calibration = fit(measure_groups(quick, ranks, progress, passes=passes), progress)
-        forget_kept(quick)
-    make_parent(out)
-    save_profile(calibration.profile, out)
 
 
 def fit(files: Sequence[SampleFile], progress: Progress) -> Calibration:
