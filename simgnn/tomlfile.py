@@ -105,10 +105,15 @@ def parse_override(text: str) -> Table:
     with suppress(tomllib.TOMLDecodeError):
         table = tomllib.loads(f"value = {parsed}")
         parsed = table["value"] if len(table) == 1 else parsed
-    for part in reversed(parts):
-        parsed = {part: parsed}
-    nested: Table = parsed
-    return nested
+    return nested(parts, parsed)
+
+
+def nested(path: Sequence[str], value: Any) -> Table:
+    """Return nested tables that hold ``value`` under a key path, which has at least one key."""
+    for key in reversed(path):
+        value = {key: value}
+    table: Table = value
+    return table
 
 
 def leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from simgnn.errors import ConfigError
 from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS
@@ -66,13 +67,20 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class KindDifference:
-    """Seconds of one op kind in a median epoch, averaged over ranks."""
+class OpDifference:
+    """Seconds of one op, or of all ops of one kind (``op`` = ""), in a mean epoch, averaged over ranks."""
 
+    op: str
     kind: str
     compute: Difference
     wait: Difference
     transfer: Difference
+
+    @property
+    def whole(self) -> Difference:
+        """Compute, wait and transfer together."""
+        parts = (self.compute, self.wait, self.transfer)
+        return Difference(self.op, sum(part.predicted_s for part in parts), sum(part.measured_s for part in parts))
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,8 @@ class Comparison:
     epoch: Difference
     epoch_spread_s: float
     parts: tuple[Difference, ...]
-    kinds: tuple[KindDifference, ...]
+    kinds: tuple[OpDifference, ...]
+    ops: tuple[OpDifference, ...]
     top: tuple[Difference, ...]
     bytes_differ: int
     messages_differ: int
@@ -202,9 +211,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
             added = per_op.index.get_level_values("op").map(result.jitter.wait_s).to_numpy(dtype=float)
             per_op[f"wait_{side}"] = (per_op[f"wait_{side}"] + np.nan_to_num(added)).clip(lower=0.0)
     rows: list[dict[Any, Any]] = per_op.reset_index().to_dict("records")
-    whole = [
-        Difference(row["op"], *(float(sum(row[f"{part}_{side}"] for part in PARTS)) for side in SIDES)) for row in rows
-    ]
+    ops = tuple(OpDifference(row["op"], row["kind"], *(_part(row, part) for part in PARTS)) for row in rows)
     steady = two.epoch_s[1:] or two.epoch_s
 
     def differ(column: str, field: str) -> int:
@@ -221,10 +228,11 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
         epoch_spread_s=float(np.subtract(*np.percentile(steady, [75, 25]))),
         parts=tuple(_difference(part, per_op, part) for part in PARTS),
         kinds=tuple(
-            KindDifference(str(kind), *(_difference(str(kind), ops, part) for part in PARTS))
-            for kind, ops in per_op.groupby(level="kind", sort=True)
+            OpDifference("", str(kind), *(_difference(str(kind), alike, part) for part in PARTS))
+            for kind, alike in per_op.groupby(level="kind", sort=True)
         ),
-        top=tuple(sorted(whole, key=lambda op: (-abs(op.difference_s), op.name))[:TOP]),
+        ops=ops,
+        top=tuple(sorted((op.whole for op in ops), key=lambda op: (-abs(op.difference_s), op.name))[:TOP]),
         bytes_differ=differ("bytes", "bytes_sent"),
         messages_differ=differ("messages", "messages"),
         ops_unmatched=unmatched,
@@ -238,10 +246,16 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
 
 
 def op_times(run: RunDirectory) -> "pd.DataFrame":
-    """Return the trace of a run with op names and kinds, and the seconds of ``compute``, ``wait`` and ``transfer``."""
-    trace: pd.DataFrame = read_table(run.trace).to_pandas()
-    ops = read_table(run.ops).to_pandas()
-    frame: pd.DataFrame = trace.merge(ops[["op_id", "template", "op", "kind", "stream", "layer", "phase"]], on="op_id")
+    """Return :func:`timed_ops` of a run directory."""
+    return timed_ops(read_table(run.trace), read_table(run.ops))
+
+
+def timed_ops(trace: pa.Table, described: pa.Table) -> "pd.DataFrame":
+    """Return a trace with op names and kinds (``described``: the table of ops), and the seconds of ``compute``,
+    ``wait`` and ``transfer``."""
+    ops: pd.DataFrame = described.to_pandas()
+    columns = ["op_id", "template", "op", "kind", "stream", "layer", "phase"]
+    frame: pd.DataFrame = trace.to_pandas().merge(ops[columns], on="op_id")
     computes = frame["kind"].isin([kind.value for kind in COMPUTE_KINDS])
     calling = set(ops.loc[ops["kind"].isin([kind.value for kind in GROUP_KINDS]), "stream"])
     computes |= (frame["kind"] == "copy") & ~frame["stream"].isin(calling)
@@ -287,6 +301,10 @@ def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", in
 
 def _difference(name: str, rows: "pd.DataFrame", part: str) -> Difference:
     return Difference(name, float(rows[f"{part}_predicted"].sum()), float(rows[f"{part}_measured"].sum()))
+
+
+def _part(row: Mapping[Any, Any], part: str) -> Difference:
+    return Difference(part, *(float(row[f"{part}_{side}"]) for side in SIDES))
 
 
 def _median(result: Result) -> float:

@@ -1,7 +1,8 @@
-"""Loads a checked :class:`Experiment` from a file or a shipped system's name, with overrides of the command line."""
+"""Loads a checked :class:`Experiment` from a file or a shipped system's name, with overrides."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS, Stated, kinds_in
 from simgnn.registry import add_to_path
 from simgnn.spelling import nearest
-from simgnn.tomlfile import Layer, Table, deep_merge, inherited, leaves, parse_override
+from simgnn.tomlfile import Layer, Table, deep_merge, inherited, leaves, nested, parse_override
 
 
 def system_names() -> tuple[str, ...]:
@@ -26,26 +27,32 @@ def system_path(name: str) -> Path | None:
 
 
 def load_experiment(
-    argument: str | Path,
-    overrides: Sequence[str] = (),
+    argument: str | Path | Experiment,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
     ranks: int | None = None,
     epochs: int | None = None,
     hardware: str | None = None,
     trains: bool = True,
 ) -> Experiment:
-    """Read an experiment, a TOML file or the name of a shipped system, and apply ``overrides`` such as
-    "train.epochs=20".
+    """Read an experiment, a TOML file or the name of a shipped system, and apply ``overrides``: texts such as
+    "train.epochs=20", or values by key (``{"train.epochs": 20}``). Of an experiment that is loaded already, options
+    that an override leaves without effect go back to their defaults.
 
     ``ranks`` is the number of ranks in all, on one host unless ``overrides`` state hosts; ``trains`` as in
-    :meth:`Experiment.from_table`. Relative paths in a file (graph, profile) are relative to that file; those of the
-    command line to the working directory. Raises :class:`ConfigError` with all faults at once."""
-    layers = inherited(_locate(argument), system_path, system_names())
-    layers += _command_line(overrides, ranks, epochs, hardware)
-    table: Table = {}
+    :meth:`Experiment.from_table`. Relative paths in a file (graph, profile) are relative to that file; those of
+    overrides to the working directory. Raises :class:`ConfigError` with all faults at once."""
+    over = _overriding(overrides, ranks, epochs, hardware)
+    if isinstance(argument, Experiment):
+        if not over:
+            return argument
+        below, own = [Layer("the loaded experiment", Path.cwd(), argument.to_table())], over
+    else:
+        below = inherited(_locate(argument), system_path, system_names())
+        own = [layer for layer in below if system_path(Path(layer.label).stem) != Path(layer.label)] + over
+    layers, table = below + over, Table()
     for layer in layers:
         table = deep_merge(table, _absolute_paths(layer), SLOTS)
-    own = [layer for layer in layers if system_path(Path(layer.label).stem) != Path(layer.label)]
     if any(":" in str(kind) for kind in kinds_in(table).values()):
         for layer in reversed(own):
             add_to_path(str(layer.folder))  # a policy of the user's own lies beside the file that names it
@@ -75,11 +82,17 @@ def _locate(argument: str | Path) -> Path:
     raise ConfigError(f"EXPERIMENT: got '{text}', expected {expected}{nearest(text, known)}")
 
 
-def _command_line(overrides: Iterable[str], ranks: int | None, epochs: int | None, hardware: str | None) -> list[Layer]:
+def _overriding(
+    overrides: Sequence[str] | Mapping[str, Any], ranks: int | None, epochs: int | None, hardware: str | None
+) -> list[Layer]:
     here = Path.cwd()
     merged: Table = {}
-    for text in overrides:
-        merged = deep_merge(merged, parse_override(text))
+    if isinstance(overrides, Mapping):
+        tables = [_override(key, value) for key, value in overrides.items()]
+    else:
+        tables = [parse_override(text) for text in overrides]
+    for table in tables:
+        merged = deep_merge(merged, table)
     layers = [Layer("--set", here, merged)] if merged else []
     if "extends" in merged:
         raise ConfigError("--set extends: got an override, expected 'extends' inside an experiment file; move it there")
@@ -98,6 +111,13 @@ def _command_line(overrides: Iterable[str], ranks: int | None, epochs: int | Non
             raise ConfigError(f"{option}: got {value} with {other}, expected one of the two: remove the other")
         layers.append(Layer(option, here, {path[0]: {path[1]: value}}))
     return layers
+
+
+def _override(key: object, value: object) -> Table:
+    parts = key.split(".") if isinstance(key, str) else []
+    if not parts or not all(parts):
+        raise ConfigError(f"--set: got the key {key!r}, expected one such as 'train.epochs'")
+    return nested(parts, os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:

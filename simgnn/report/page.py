@@ -37,6 +37,11 @@ def paragraphs(lines: Sequence[str]) -> str:
     return "\n".join(f"<p>{html.escape(line)}</p>" for line in lines)
 
 
+def bullets(lines: Sequence[str]) -> str:
+    """Return an HTML list with an item for each line; nothing without lines."""
+    return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>" if lines else ""
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> str:
     """Return an HTML table, with a header row if ``columns`` has any text."""
 

@@ -1,7 +1,37 @@
-"""Comparisons of two runs as tables on a terminal."""
+"""Comparisons of two runs as sentences, and as tables on a terminal."""
 
 from simgnn.analysis.compare import Comparison, Difference, EnergyDifference
 from simgnn.record.energy import joules_text
+
+CAUTION, ENERGY = "caution: ", "energy of an epoch: "
+
+
+def comparison_lines(comparison: Comparison) -> list[str]:
+    """Return sentences on what was compared: the epoch error, what limits the comparison, traffic and energy."""
+    measured, epoch = comparison.measured, comparison.epoch
+    first, second = comparison.sides
+    differs = _word(comparison)
+    lines = [
+        f"{measured.name}: {measured.ranks} ranks, {comparison.epochs} epochs compared, program "
+        f"{measured.program_digest[:12]}",
+        f"epoch: {first} {_s(epoch.predicted_s)}, {second} {_s(epoch.measured_s)} "
+        f"(spread between epochs {_s(comparison.epoch_spread_s)}), {differs} {_percent(epoch.error)}",
+        *(f"{CAUTION}{text}" for text in comparison.cautions),
+    ]
+    if comparison.interval is not None:
+        low, high = comparison.interval
+        place = "inside" if comparison.inside else "outside"
+        lines.append(f"90 % interval of the prediction: {_s(low)} .. {_s(high)}; the measured median lies {place}")
+    if measured.jitter is None and comparison.predicted.jitter is not None:
+        added = comparison.predicted.jitter.added_s
+        lines.append(f"of the predicted epoch and its waits {_s(added)} come from jitter (expected greatest times)")
+    lines.append(
+        f"payload between ranks: {comparison.bytes_differ} bytes and {comparison.messages_differ} messages differ"
+    )
+    if comparison.batches_differ is not None:
+        why = "differ in their rows or row sources, or are recorded by one side only"
+        lines.append(f"mini-batches: {comparison.batches_differ} {why}")
+    return [*lines, _energy(comparison.energy, comparison.sides, differs)]
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -11,36 +41,12 @@ def print_comparison(comparison: Comparison) -> None:
     from rich.table import Table
 
     console = Console()
-    measured = comparison.measured
-    epoch = comparison.epoch
     first, second = comparison.sides
-    differs = "error" if (first, second) == ("predicted", "measured") else "difference"
-    console.print(
-        f"[bold]{measured.name}[/bold]: {measured.ranks} ranks, {comparison.epochs} epochs compared, program "
-        f"{measured.program_digest[:12]}"
-    )
-    console.print(
-        f"epoch: {first} {_s(epoch.predicted_s)}, {second} {_s(epoch.measured_s)} "
-        f"(spread between epochs {_s(comparison.epoch_spread_s)}), {differs} {_percent(epoch.error)}"
-    )
-    for text in comparison.cautions:
-        console.print(f"caution: {text}", markup=False, highlight=False)
-    if comparison.interval is not None:
-        low, high = comparison.interval
-        console.print(
-            f"90 % interval of the prediction: {_s(low)} .. {_s(high)}; the measured median lies "
-            f"{'inside' if comparison.inside else 'outside'}"
-        )
-    if measured.jitter is None and comparison.predicted.jitter is not None:
-        added = comparison.predicted.jitter.added_s
-        console.print(f"of the predicted epoch and its waits {_s(added)} come from jitter (expected greatest times)")
-    console.print(
-        f"payload between ranks: {comparison.bytes_differ} bytes and {comparison.messages_differ} messages differ"
-    )
-    if comparison.batches_differ is not None:
-        why = "differ in their rows or row sources, or are recorded by one side only"
-        console.print(f"mini-batches: {comparison.batches_differ} {why}")
-    console.print(_energy(comparison.energy, comparison.sides, differs), markup=False, highlight=False)
+    differs = _word(comparison)
+    head, *lines = comparison_lines(comparison)
+    console.print(f"[bold]{comparison.measured.name}[/bold]{head.removeprefix(comparison.measured.name)}")
+    for line in lines:
+        console.print(line, markup=False, highlight=not line.startswith((CAUTION, ENERGY)))
     table = Table(title=f"Mean over ranks, seconds of an epoch: {first} / {second} ({differs})")
     for column in ("op kind", "compute", "wait", "transfer"):
         table.add_column(column, justify="left" if column == "op kind" else "right")
@@ -55,6 +61,10 @@ def print_comparison(comparison: Comparison) -> None:
     for op in comparison.top:
         table.add_row(op.name, _s(op.predicted_s), _s(op.measured_s), _s(op.difference_s), _percent(op.error))
     console.print(table)
+
+
+def _word(comparison: Comparison) -> str:
+    return "error" if comparison.sides == ("predicted", "measured") else "difference"
 
 
 def _cell(difference: Difference) -> str:
@@ -73,7 +83,7 @@ def _energy(energy: EnergyDifference, sides: tuple[str, str], differs: str) -> s
     parts = [f"{side} {f'unknown ({why})' if joules is None else joules_text(joules)}" for side, joules, why in found]
     if energy.error is not None:
         parts.append(f"{differs} {_percent(energy.error)}")
-    return f"energy of an epoch: {', '.join(parts)}"
+    return f"{ENERGY}{', '.join(parts)}"
 
 
 def _s(seconds: float) -> str:

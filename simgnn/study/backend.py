@@ -1,4 +1,4 @@
-"""Interface to the commands that a study needs: calibrate, prepare, predict and run (:mod:`simgnn.cli.backend`)."""
+"""Interface to the commands that a study needs: calibrate, prepare, predict and run (:mod:`simgnn.api.backend`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ import pytest
 
 from simgnn.analysis.compare import compare_runs
 from simgnn.cli.main import invoke
-from simgnn.cli.tables.results import show_result
+from simgnn.cli.tables.one_result import show_result
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.result import Result, read_result, write_result

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from simgnn.analysis.replay.recorded_run import on_clock, recorded_result
-from simgnn.cli.tables.results import best_reached
 from simgnn.errors import ConfigError
 from simgnn.record.result import Accuracy, Result, TimedAccuracy, write_result
+from simgnn.report.results import best_reached
 
 CURVE = [Accuracy(epoch=e, train=None, validation=v, test=0.1) for e, v in ((1, 0.2), (2, 0.7), (4, 0.7), (6, 0.5))]
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 
 from executor.launch.launcher import launch
-from simgnn.cli.activity import find_activity
+from simgnn.api.activity import find_activity
+from simgnn.api.train import write_run
 from simgnn.cli.tables.console import Reporter
-from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.planner.prepare import Prepared, prepare

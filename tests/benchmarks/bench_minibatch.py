@@ -24,10 +24,10 @@ import numpy as np
 from bench_speedups import report
 from numpy.typing import NDArray
 
-from simgnn.cli.backend import CommandBackend
-from simgnn.cli.predict import ChosenProfile, predict
+from simgnn.api.backend import CommandBackend
+from simgnn.api.predict import ChosenProfile, predict
+from simgnn.api.train import write_run
 from simgnn.cli.tables.console import Reporter
-from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile.profile import Profile, load_profile

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.cli import calibration, executor_process
-from simgnn.cli.calibration import calibrate
+from simgnn.api import executor_process, measuring
+from simgnn.api.calibrate import calibrate
 from simgnn.cli.commands.calibrate import parse_ranks
 from simgnn.cli.main import invoke
 from simgnn.cli.tables.console import Reporter
@@ -36,8 +36,8 @@ def test_more_ranks_than_the_machine_can_hold_are_refused(
 
     monkeypatch.setattr(executor_process.subprocess, "Popen", started)
     for cores, most in ((1, 16), (2, 16), (64, 512)):
-        monkeypatch.setattr(calibration, "usable_threads", lambda cores=cores: cores)
-        calibration.check_counts((1, most))
+        monkeypatch.setattr(measuring, "usable_threads", lambda cores=cores: cores)
+        measuring.check_counts((1, most))
         assert invoke(["calibrate", "--ranks", f"2,{most + 1}", "--out", str(tmp_path / "new" / "x.toml")]) == 2
         assert f"--ranks: got {most + 1}, expected at most {most}" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
@@ -62,7 +62,7 @@ def test_a_failed_measurement_writes_nothing(tmp_path: Path, monkeypatch: pytest
     out = tmp_path / "here" / "machine.toml"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
     with pytest.raises(BackendError, match="measuring with 2 ranks"):
-        calibrate(out, quick=True, ranks=(2,), reporter=Reporter(quiet=True))
+        calibrate(out, quick=True, ranks=(2,), progress=Reporter(quiet=True))
     assert not out.exists()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from simgnn.cli import calibration
-from simgnn.cli.calibration import forget_kept, kept_folder, torchrun_place
+from simgnn.api import measuring
+from simgnn.api.measuring import forget_kept, kept_folder, torchrun_place
 from simgnn.cli.main import invoke
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.library import calibration_path
@@ -55,8 +55,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]
         Path(arguments[arguments.index("--out") + 1]).write_text(json.dumps(synthetic(ranks)))
 
     monkeypatch.setenv("SIMGNN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(calibration, "_measure", measure)
-    monkeypatch.setattr(calibration, "_warn_if_busy", lambda reporter: None)
+    monkeypatch.setattr(measuring, "_measure", measure)
+    monkeypatch.setattr(measuring, "_warn_if_busy", lambda reporter: None)
     return calls
 
 
@@ -101,7 +101,7 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    real = calibration._measure
+    real = measuring._measure
 
     def interrupted(ranks: int, *rest: Any) -> None:
         if ranks == 2:
@@ -110,7 +110,7 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
         kept_folder().mkdir(parents=True, exist_ok=True)
         (kept_folder() / f"full-{ranks}-work.json").write_text("{}")
 
-    monkeypatch.setattr(calibration, "_measure", interrupted)
+    monkeypatch.setattr(measuring, "_measure", interrupted)
     assert invoke(["calibrate", "--ranks", "2"]) == 1
     assert "are kept for a day: the same command goes on" in " ".join(capsys.readouterr().err.split())
     assert invoke(["calibrate", "--ranks", "1,2", "--report", "--samples", str(tmp_path / "raw")]) == 1
@@ -120,7 +120,7 @@ def test_an_interruption_leaves_kept_samples_and_nothing_else(
     assert not list(calibration_path().parent.rglob("*.html"))
     forget_kept(quick=True)
     assert kept_folder().is_dir(), "a quick calibration drops what a full one has kept"
-    monkeypatch.setattr(calibration, "_measure", real)
+    monkeypatch.setattr(measuring, "_measure", real)
     assert invoke(["calibrate", "--ranks", "2"]) == 0
     assert calibration_path().is_file()
     assert not kept_folder().exists()

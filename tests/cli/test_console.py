@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from simgnn import progress
 from simgnn.cli.tables import console
-from simgnn.cli.tables.results import amount, percent, seconds
+from simgnn.report.results import amount, percent, seconds
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_progress_off_a_terminal_is_plain_lines_with_the_time_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([10.0, 11.0, 20.0, 30.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     reporter = console.Reporter()
     reporter.stage("graph: g.npz")
     with reporter.counting("training", 4) as counter:
@@ -58,7 +59,7 @@ def test_a_share_is_told_with_what_is_being_done_and_at_every_change(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([10.0, 11.0, 12.0, 20.0, 21.0, 22.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with console.Reporter().counting("calibrating", 1, share=True) as counter:
         counter.at(0, "messages", 400)
         counter.at(50, "messages", 400)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from simgnn.api.predict import FALLBACK_PROFILE
 from simgnn.cli.main import invoke
-from simgnn.cli.predict import FALLBACK_PROFILE
 from simgnn.record.result import WEIGHTED_SUMS, read_result
 from simgnn.record.rundir import RunDirectory
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.cli import executor_process
+from simgnn.api import executor_process
 from simgnn.errors import BackendError, ConfigError, SimgnnError
 
 

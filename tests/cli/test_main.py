@@ -85,7 +85,7 @@ def test_an_interrupted_command_says_so(capsys: pytest.CaptureFixture[str], monk
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simgnn.cli.calibration.measure_groups", interrupted)
+    monkeypatch.setattr("simgnn.api.calibrate.measure_groups", interrupted)
     assert invoke(["calibrate", "--quick"]) == 1
     told = capsys.readouterr().err
     assert "nothing is written" in told

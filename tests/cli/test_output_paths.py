@@ -26,10 +26,12 @@ def _no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def worked(*_: object, **__: object) -> None:
         raise AssertionError("the work began before its output was checked")
 
-    monkeypatch.setattr("simgnn.planner.prepare.read_graph", worked)
-    monkeypatch.setattr("simgnn.analysis.compare.compare_runs", worked)
-    monkeypatch.setattr("simgnn.cli.calibration.measure_groups", worked)
-    monkeypatch.setattr("simgnn.cli.backend.CommandBackend.canary", worked)
+    # what imports the function comes before the module that it is imported from
+    for reads in ("simgnn.api.partition", "simgnn.api.samples", "simgnn.planner.prepare"):
+        monkeypatch.setattr(f"{reads}.read_graph", worked)
+    monkeypatch.setattr("simgnn.api.compare.compare_runs", worked)
+    monkeypatch.setattr("simgnn.api.calibrate.measure_groups", worked)
+    monkeypatch.setattr("simgnn.api.backend.CommandBackend.canary", worked)
 
 
 def refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from simgnn.analysis.compare import compare_runs
+from simgnn.api.predict import FALLBACK_PROFILE, default_cluster
 from simgnn.cli.main import invoke
-from simgnn.cli.predict import FALLBACK_PROFILE, default_cluster
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile.library import find_profile
 from simgnn.hardware.profile.profile import load_profile

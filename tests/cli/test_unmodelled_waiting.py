@@ -7,7 +7,7 @@ from pathlib import Path
 from programs import prefetched_step
 from sim.planned import statistics, vanilla
 
-from simgnn.cli.predict import unmodelled_waiting
+from simgnn.api.predict import unmodelled_waiting
 from simgnn.hardware.profile.profile import parse_profile
 
 PROFILE = Path(__file__).resolve().parent.parent / "hardware" / "data" / "invented-8x8.toml"

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from simgnn.analysis.replay.activity import read_recording, replay
-from simgnn.cli.activity import find_activity
+from simgnn.api.activity import find_activity
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.partition.store import PartitionArtifact, partition_artifact

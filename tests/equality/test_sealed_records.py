@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from simgnn.analysis.replay.activity import read_recording
-from simgnn.cli.activity import check_run
+from simgnn.api.activity import check_run
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.record.activity import read_activity

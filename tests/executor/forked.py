@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from simgnn.cli import executor_process
+from simgnn.api import executor_process
 from simgnn.process_end import LIFELINE
 from tests.executor.harness import forking
 
@@ -54,7 +54,7 @@ class ForkedRank:
 
 
 class ForkedSession:
-    """Stands in for what :func:`simgnn.cli.executor_process.start_session` returns."""
+    """Stands in for what :func:`simgnn.api.executor_process.start_session` returns."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         ours, theirs = Pipe(duplex=False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from executor.state.early_stop import Patience
-from simgnn.cli.extend import check_resumable, extend_run
+from simgnn.api.extend import check_resumable, extend_run
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment

@@ -12,8 +12,8 @@ from executor.rank.session import run_rank
 from executor.recording.disk import StorageError
 from executor.recording.epoch_log import EpochRow, LossFile
 from executor.world.environment import LAUNCHER
+from simgnn.api.extend import extend_run
 from simgnn.cli.commands.run import check_log
-from simgnn.cli.extend import extend_run
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment

@@ -12,12 +12,12 @@ import torch
 
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.state.plan import RunPlan
-from simgnn.cli.extend import check_resumable, extend_run
-from simgnn.cli.tables.console import Reporter
+from simgnn.api.extend import check_resumable, extend_run
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.learning_rate import Cosine
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
+from simgnn.progress import Progress
 from simgnn.record.plan import read_plan
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
@@ -99,7 +99,7 @@ def _check_more_epochs(place: Path, ranks: int, cases: dict[str, tuple[str, list
     for epochs in short:
         for folder in folders[epochs]:
             longer = load_experiment(folder / "experiment.toml", ["train.epochs=7"])
-            extend_run(folder, longer, Reporter(quiet=True))
+            extend_run(folder, longer, Progress())
         longer_runs = list(map(str, folders[epochs]))
         again = run_ranks(ranks, train_in_process, place / f"more-{epochs}", longer_runs, None, True, joined=False)
         for case, one, other in zip(cases, found[7][0], again[0], strict=True):
@@ -142,9 +142,9 @@ def test_a_cosine_whose_epochs_would_change_is_not_gone_on_with(tmp_path: Path) 
 
     for settings in ([], [f"{RATE}.t_max=8"]):
         with pytest.raises(ConfigError, match=rf"--resume: {RATE}\.t_max: got .*expected 5: .*--set {RATE}\.t_max=5"):
-            check_resumable(wanted(*settings), folder, Reporter(quiet=True))
+            check_resumable(wanted(*settings), folder, Progress())
     assert read_plan(folder / "plan" / "plan.json").train.epochs == 5
-    check_resumable(wanted(f"{RATE}.t_max=5"), folder, Reporter(quiet=True))
+    check_resumable(wanted(f"{RATE}.t_max=5"), folder, Progress())
     train = read_plan(folder / "plan" / "plan.json").train
     assert (train.epochs, train.learning_rate_schedule) == (8, Cosine(t_max=5))
 

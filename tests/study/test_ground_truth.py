@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.cli.backend import CommandBackend
+from simgnn.api.backend import CommandBackend
 from simgnn.cli.tables.console import Reporter
 from simgnn.study.validate.suite_file import truth_folder
 from simgnn.study.validate.suite_runs import rescore

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.cli.backend import CommandBackend
+from simgnn.api.backend import CommandBackend
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile.profile import load_profile

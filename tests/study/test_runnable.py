@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simgnn.cli.backend import CommandBackend
+from simgnn.api.backend import CommandBackend
 from simgnn.cli.main import invoke
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simgnn.cli.backend import CommandBackend
+from simgnn.api.backend import CommandBackend
 from simgnn.cli.main import invoke
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import BackendError, ConfigError
@@ -282,7 +282,7 @@ def test_a_machine_without_testbeds_is_bad_input(
     status: int, error: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = f"import sys; print('executor: error: testbed: no root'); sys.exit({status})"
-    monkeypatch.setattr("simgnn.cli.executor_process.check_executor", lambda: None)
+    monkeypatch.setattr("simgnn.api.executor_process.check_executor", lambda: None)
     real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda words, **options: real([sys.executable, "-c", script], **options))
     if error is None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simgnn.cli.backend import CommandBackend
+from simgnn.api.backend import CommandBackend
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import BackendError
 from simgnn.experiment.load import load_experiment

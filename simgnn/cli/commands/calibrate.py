@@ -1,6 +1,5 @@
 """``simgnn calibrate``: measure this machine with the executor's micro-benchmarks and fit its hardware profile."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ import typer
 from simgnn.cli.options import JsonOption, path_argument, path_option
 from simgnn.cli.tables.console import Reporter, note, print_json
 from simgnn.errors import ConfigError
-from simgnn.outputs import check_output_file, check_output_folder, make_parent
+from simgnn.outputs import check_output_file
 from simgnn.report.terminal import print_table
 
 if TYPE_CHECKING:
@@ -62,68 +61,48 @@ def command(
     runs that are to be predicted, then [bold]simgnn calibrate --pool MORNING --pool NOON --out machine.toml[/bold].
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli import calibration as measuring
-    from simgnn.hardware.profile.library import CACHE_NAME, calibration_path
-    from simgnn.hardware.profile.profile import save_profile
+    from simgnn.api.calibrate import calibrate
+    from simgnn.api.measuring import measure_groups, torchrun_place
+    from simgnn.hardware.profile.library import calibration_path
 
     if page is not None and not report:
         raise ConfigError(
             f"{page}: got a file, but no --report; expected `simgnn calibrate --report {page}`, or --out FILE"
         )
-    place = measuring.torchrun_place()
-    leads = place is None or place.rank == 0
-    last = calibration_path()
-    for path, option in ((out, "--out"), (page if report else None, "FILE.html"), (last, CACHE_NAME)):
-        if path is not None and leads:
-            check_output_file(path, option)
-    if page is not None and out is not None and page.resolve() == out.resolve():
-        raise ConfigError(f"--out: got {out}, where --report writes its page too; expected two files: name another")
-    if samples is not None:
-        check_output_folder(samples, "--samples")
-    if pool:
-        beside = {"--quick": quick, "--ranks": ranks, "--samples": samples, "--fresh": fresh, "--passes": passes > 1}
-        named = [option for option, given in beside.items() if given]
-        if named:
-            raise ConfigError(
-                f"--pool: got {', '.join(named)} too, which only measuring uses; remove them, or remove --pool"
-            )
-        if place is not None:
-            raise ConfigError("--pool: pools samples without measuring; run simgnn calibrate without torchrun")
-    with measuring.one_at_a_time() if leads and not pool else nullcontext():
-        if pool:
-            files = measuring.kept_samples(pool)
-        else:
-            counts, reporter = parse_ranks(ranks), Reporter(quiet=as_json or not leads)
-            try:
-                files = measuring.measure_groups(quick, counts, reporter, samples, fresh, passes)
-            except KeyboardInterrupt:
-                same = "without --fresh the same command" if fresh else "the same command"
-                note(f"nothing is written; stages measured to their end are kept for a day: {same} goes on from there")
-                raise
-        if not leads:
-            return
-        calibration = measuring.fit(files, Reporter(quiet=as_json))
-        named_path = out or last.parent / "calibration" / f"{calibration.profile.meta.name}.toml"
-        for path in [named_path] if out else [named_path, last]:
-            make_parent(path)
-            save_profile(calibration.profile, path)
-        if report:
-            # the report of a calibration alone needs it
-            from simgnn.report.calibration import write_report
-
-            page = page or named_path.with_suffix(".html")
-            make_parent(page)
-            write_report(calibration, files, page)
+    place = torchrun_place()
+    if pool and place is not None:
+        raise ConfigError("--pool: pools samples without measuring; run simgnn calibrate without torchrun")
+    counts, reporter = parse_ranks(ranks), Reporter(quiet=as_json)
+    if place is not None and place.rank:  # rank 0 fits and writes
+        measure_groups(quick, counts, reporter, samples, fresh, passes)
+        return
+    if page is not None:
+        check_output_file(page, "FILE.html")
+        if out is not None and page.resolve() == out.resolve():
+            raise ConfigError(f"--out: got {out}, where --report writes its page too; expected two files: name another")
+    try:
+        calibrated = calibrate(
+            out, quick=quick, ranks=counts, samples=samples, fresh=fresh, passes=passes, pool=pool or (),
+            progress=reporter,
+        )  # fmt: skip
+    except KeyboardInterrupt:
         if not pool:
-            measuring.forget_kept(quick)
+            same = "without --fresh the same command" if fresh else "the same command"
+            note(f"nothing is written; stages measured to their end are kept for a day: {same} goes on from there")
+        raise
+    calibration = calibrated.calibration
+    if report:
+        page = page or calibrated.path.with_suffix(".html")
+        calibrated.report(page)
     if as_json:
         tables = {"curves": _curve_rows(calibration), "network": _network_rows(calibration)}
-        print_json({"profile": str(named_path), "report": None if page is None else str(page), **tables})
+        print_json({"profile": str(calibrated.path), "report": None if page is None else str(page), **tables})
         return
     _show(calibration)
     for text in calibration.profile.limits():
         note(text)
-    note(f"written to {named_path}" if out else f"written to {named_path}; simulations use it from now on ({last})")
+    used = "" if out else f"; simulations use it from now on ({calibration_path()})"
+    note(f"written to {calibrated.path}{used}")
     if page is not None:
         note(f"report: {page}")
 

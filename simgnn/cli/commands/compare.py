@@ -5,7 +5,6 @@ from typing import Annotated
 
 from simgnn.cli.options import JsonOption, path_argument, path_option
 from simgnn.cli.tables.console import print_json
-from simgnn.outputs import check_output_file, make_parent
 
 
 def command(
@@ -22,19 +21,10 @@ def command(
     Example: [bold]simgnn compare runs/predicted runs/measured --trace both.json[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.analysis.compare import compare_runs
-    from simgnn.cli.predict import TRACE_EPOCHS
-    from simgnn.report.perfetto import write_perfetto
+    from simgnn.api.compare import compare
     from simgnn.report.text import print_comparison
 
-    if trace is not None:
-        check_output_file(trace, "--trace")
-    comparison = compare_runs(predicted, measured)
-    if trace is not None:
-        make_parent(trace)
-        sides = dict(zip(comparison.sides, (predicted, measured), strict=True))
-        predictions = [side for side in sides if side.startswith("predicted")]
-        write_perfetto(sides, trace, TRACE_EPOCHS, predictions=predictions)
+    comparison = compare(predicted, measured, trace=trace).comparison
     if as_json:
         print_json(comparison.as_dict())
     else:

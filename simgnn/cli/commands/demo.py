@@ -24,14 +24,12 @@ def command(
     [bold]simgnn demo --out runs/demo[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.analysis.compare import compare_runs
-    from simgnn.cli.calibration import calibrate
-    from simgnn.cli.predict import TRACE_EPOCHS, predict, write_prediction
-    from simgnn.cli.tables.results import compared_quantities, qualifications, seconds
-    from simgnn.cli.train import carry_out, write_run
-    from simgnn.experiment.load import load_experiment
+    from simgnn.api.calibrate import calibrate
+    from simgnn.api.compare import compare
+    from simgnn.api.simulate import simulate
+    from simgnn.api.train import carry_out, write_run
     from simgnn.planner.directory import check_free
-    from simgnn.report.perfetto import write_perfetto
+    from simgnn.report.results import compared_quantities, qualifications, seconds
 
     simulated, trained = out / "sim", out / "run"
     profile, timelines = out / "hardware.toml", out / "trace.perfetto.json"
@@ -50,21 +48,17 @@ def command(
     reporter = Reporter(quiet=as_json)
     out.mkdir(parents=True, exist_ok=True)
     reporter.stage("calibrating this machine, quickly")
-    calibrate(profile, quick=True, ranks=None, reporter=reporter)
-    experiment = load_experiment("default", hardware=str(profile))
-    prediction = predict(experiment, reporter)
-    write_prediction(prediction, simulated, force=True)
+    calibrated = calibrate(profile, quick=True, progress=reporter)
+    prediction = simulate("default", hardware=calibrated, out=simulated, force=True, progress=reporter)
     # the prediction's own preparation: one graph, one partition, one program for both
     write_run(prediction.prepared, prediction.chosen.profile, trained, reporter, force=True)
-    measured = carry_out(trained, experiment.train.epochs, reporter)
-    comparison = compare_runs(simulated, trained)
-    both = {"predicted": simulated, "measured": trained}
-    write_perfetto(both, timelines, TRACE_EPOCHS, predictions=["predicted"])
+    measured = carry_out(trained, prediction.result.epochs, reporter)
+    comparison = compare(simulated, trained, trace=timelines).comparison
     table = compared_quantities(prediction.result, measured)
     if as_json:
         print_json({**comparison.as_dict(), "table": table})
         return
-    title = f"{experiment.name}: GCN on {measured.ranks} ranks, {measured.epochs} epochs"
+    title = f"{measured.name}: GCN on {measured.ranks} ranks, {measured.epochs} epochs"
     keys = ("quantity", "predicted_text", "measured_text", "error_text")
     print_table(title, ["", "predicted", "measured", "error"], [[row[key] for key in keys] for row in table])
     for text in dict.fromkeys([*qualifications(prediction.result), *qualifications(measured)]):

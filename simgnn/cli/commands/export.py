@@ -32,7 +32,7 @@ def command(
     [bold]simgnn export runs/mine --to pyg --out model.py[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.take_home import export_run, which_weights
+    from simgnn.api.take_home import export_run, which_weights
 
     notes: list[str] = []
     export_run(run, to, which_weights(weights), out, force, notes.append if as_json else note)

@@ -1,16 +1,14 @@
 """``simgnn hardware``: the hardware profiles that predictions are made for."""
 
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simgnn.cli.commands import hardware_time
 from simgnn.cli.options import command_group
 from simgnn.cli.tables.console import note, print_json
-from simgnn.errors import HardwareError
 from simgnn.report.terminal import print_table, terminal
 
 if TYPE_CHECKING:
@@ -37,22 +35,9 @@ def list_profiles(json: AsJson = False) -> None:
     Example: [bold]simgnn hardware list[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.hardware.profile.library import calibration_path, known_profiles
-    from simgnn.hardware.profile.profile import load_profile
-    from simgnn.hardware.show.describe import counts
+    from simgnn.api.listings import list_hardware
 
-    found = dict(sorted(known_profiles().items()))
-    if calibration_path().is_file():
-        found["(last calibration)"] = calibration_path()
-    rows: list[dict[str, Any]] = []
-    for name, path in found.items():
-        fault = f"broken: simgnn hardware check {path}"
-        row: dict[str, Any] = {"profile": name, "hosts": None, "devices": None, "sources": {}, "about": fault}
-        with suppress(HardwareError):
-            profile = load_profile(path)
-            sources = {source: count for source, count in profile.source_counts().items() if count}
-            row |= {**counts(profile), "sources": sources, "about": profile.meta.description, "path": str(path)}
-        rows.append(row)
+    rows = list_hardware().rows
     if json:
         print_json(rows)
         return

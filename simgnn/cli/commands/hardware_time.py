@@ -147,8 +147,8 @@ def _entry(value: Any, where: str) -> int:
 
 def _show(question: "Question", machine: "Machine", time: "OpTime", as_json: bool) -> None:
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.tables.results import amount, seconds
     from simgnn.hardware.price.operations import weakest
+    from simgnn.report.results import amount, seconds
 
     name, source = machine.profile.meta.name, weakest(time.numbers)
     by_device = {

@@ -36,7 +36,7 @@ def command(
     [bold]simgnn infer runs/mine --ranks 2 --out scores.parquet[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.take_home import infer_run, which_weights
+    from simgnn.api.take_home import infer_run, which_weights
 
     found = infer_run(run, graph, overrides or (), ranks, which_weights(weights), out, Reporter(quiet=as_json))
     if as_json:

@@ -1,20 +1,11 @@
 """``simgnn partition``: partition a graph once, and report how good the partition is."""
 
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from simgnn.cli.options import ExperimentArgument, JsonOption, RanksOption, SetOption, experiment_of, path_option
 from simgnn.cli.tables.console import Reporter, print_json
-from simgnn.errors import ConfigError
-from simgnn.outputs import check_output_file, make_parent
 from simgnn.report.terminal import print_table
-
-CONNECTIONS = {
-    f"{key}_{measure}": f"connections {where}, {text}"
-    for key, where in (("inner", "inside hosts"), ("outer", "between hosts"))
-    for measure, text in (("sum", "all ranks"), ("max", "largest of a rank"), ("mean", "mean of a rank"))
-}
 
 
 def command(
@@ -53,66 +44,14 @@ def command(
     With partition.across=hosts METIS divides the graph among hosts first, and then each host's part among its ranks.
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.partition.folder import check_cache
-    from simgnn.partition.statistics.file import save_stats as write_stats
-    from simgnn.partition.statistics.partition_stats import DEGREES, degree_table, type_balances
-    from simgnn.planner.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
+    from simgnn.api.partition import make_partition
 
-    loaded = with_default_cluster(experiment_of(experiment, overrides, ranks=ranks, trains=False), None)
-    if loaded.graph.source.startswith(STATISTICS):
-        raise ConfigError(
-            f"graph.source: got '{loaded.graph.source}', expected a graph: a statistics file holds a partition already"
-        )
-    if save_stats is not None:
-        check_output_file(save_stats, "--stats")
-        if save_stats.suffix == ".npz":
-            raise ConfigError(f"--stats: got {save_stats}, expected a TOML file: arrays go to a .npz file beside it")
-    check_cache()
-    reporter = Reporter(quiet=as_json)
-    graph = read_graph(loaded, None, reporter.stage)
-    artifact = obtain_partition(loaded, graph, None, reporter.stage)
-    if save_stats is not None:
-        make_parent(save_stats)
-        tables = artifact.stats.tables
-        if artifact.kind == "edge-cut":
-            tables = {**tables, DEGREES: degree_table(graph.csr)}
-        stats = replace(artifact.stats, made_by=loaded.partition.resolved(loaded.seed).stated(), tables=tables)
-        write_stats(stats, save_stats)
-    types = None  # the edges of a vertex-cut belong to no type of vertex
-    if artifact.kind != "vertex-cut":
-        types = [asdict(balance) for balance in type_balances(graph, artifact.partition.owner, artifact.ranks)]
-    measured: dict[str, Any] = {
-        "graph": graph.name,
-        "vertices": graph.vertices,
-        "edges": graph.edges,
-        "partition": loaded.partition.label,
-        "kind": artifact.kind,
-        "ranks": artifact.ranks,
-        **artifact.quality.as_dict(),
-        "types": types,
-        "made_now": artifact.made,
-        "digest": artifact.digest,
-        "path": str(artifact.path),
-    }
+    loaded = experiment_of(experiment, overrides, ranks=ranks, trains=False)
+    report = make_partition(loaded, stats=save_stats, progress=Reporter(quiet=as_json))
     if as_json:
-        print_json(measured)
+        print_json(report.as_dict())
         return
-    copies = "mirrors" if artifact.kind == "vertex-cut" else "halo rows"
-    rows = [
-        [CONNECTIONS.get(key, key.replace("copies", copies).replace("_", " ")), _text(value)]
-        for key, value in measured.items()
-        if value is not None and key != "types"
-    ]
-    print_table("", ["partition", ""], rows, left=2)
-    if types:
+    print_table("", ["partition", ""], report.lines(), left=2)
+    if report.types:
         columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
-        keys = ("type", "vertices", "vertex_imbalance", "edges", "edge_imbalance")
-        print_table("balance by type of vertex", columns, [[_text(entry[key]) for key in keys] for entry in types])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
-    return str(value)
+        print_table("balance by type of vertex", columns, report.type_lines())

@@ -1,6 +1,5 @@
 """``simgnn run``: train an experiment for real."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,24 +39,19 @@ def command(
     check_log(log)
     loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # loaded when the command runs: its help starts fast
-    from simgnn.cli.extend import check_resumable
-    from simgnn.cli.tables.results import show_result
-    from simgnn.cli.train import carry_out, free_directory, prepare_run, torchrun_command
+    from simgnn.api.train import directory_for, executor_options, run, torchrun_command
+    from simgnn.cli.tables.one_result import show_result
 
     reporter = Reporter(quiet=as_json)
-    if resume:
-        directory = check_resumable(loaded, out, reporter)
-    else:
-        directory = prepare_run(loaded, out or free_directory(Path("runs"), loaded.name), reporter, force)
-    arguments = [*(["--resume"] if resume else []), *(["--log", log] if log else [])]
     if prepare_only:
-        start = torchrun_command(directory, arguments)
+        directory = directory_for(loaded, out, reporter, force, resume)
+        start = torchrun_command(directory, executor_options(resume, log))
         if as_json:
             print_json({"directory": str(directory), "start": start})
         else:
             note(f"{'going on in' if resume else 'written to'} {directory}; start it: {start}")
         return
-    result = carry_out(directory, loaded.train.epochs, reporter, arguments)
-    show_result(result, as_json, directory)
-    if result.status != "ok":
+    trained = run(loaded, out=out, force=force, resume=resume, log=log, progress=reporter)
+    show_result(trained.result, as_json, trained.directory)
+    if trained.result.status != "ok":
         raise typer.Exit(1)

@@ -1,16 +1,12 @@
 """``simgnn sample``: write an experiment's mini-batches to disk, and report what they would move."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from simgnn.cli import options as opt
 from simgnn.cli.tables.console import Reporter, print_json
-from simgnn.errors import ConfigError
-
-if TYPE_CHECKING:
-    from simgnn.experiment.schema import Experiment
 
 
 def command(
@@ -76,69 +72,14 @@ def command(
     gathers, what each rank sends.
     """
     # loaded when the command runs: its help starts fast
+    from simgnn.api.samples import sample
     from simgnn.cli.tables import samples
-    from simgnn.partition.folder import check_cache
-    from simgnn.planner.batch_sizes import check_training_vertices, sampling_plan
-    from simgnn.planner.edge_weights import check_weights
-    from simgnn.planner.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
-    from simgnn.sampling.batches.presample import check_free, presample
 
     sizes = [] if hot_rows is None else samples.hot_row_counts(hot_rows)
-    loaded = with_default_cluster(
-        opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, trains=False), None
-    )
-    _check(loaded, only, from_statistics=loaded.graph.source.startswith(STATISTICS))
-    samples.check_caches(loaded, sizes)
-    storage = None if loaded.sampling is None else loaded.sampling.storage
-    folder, named_by = (out, "--out") if out is not None else (Path(storage or ""), "batching.storage")
-    if out is None and storage is None:
-        raise ConfigError("--out: missing; expected the folder that the batches go to: --out DIR, or batching.storage")
-    check_free(folder, named_by)
-    check_cache()
-    reporter = Reporter(quiet=as_json)
-    graph = read_graph(loaded, None, reporter.stage)
-    check_weights(loaded, graph)
-    check_training_vertices(graph)
-    artifact = obtain_partition(loaded, graph, None, reporter.stage)
-    plan = sampling_plan(loaded, graph, artifact.partition)
-    with reporter.counting("batches", sum(map(plan.batches, range(plan.ranks))) * loaded.train.epochs) as at:
-        made = presample(
-            plan,
-            artifact.digest,
-            folder,
-            loaded.train.epochs,
-            ranks=sorted(set(only)) if only else None,
-            threads=threads,
-            force=force,
-            option=named_by,
-            done=lambda done, of: at.at(done, total=of),
-        )
-    report = samples.batch_report(made, plan, loaded.rank_hosts(), graph.name, loaded.batching.label)
-    report |= samples.fetch_reports(loaded, graph, plan, made, artifact.digest, sizes, threads, reporter)
+    loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, trains=False)
+    report = sample(loaded, out, only or (), threads, sizes, force, Reporter(quiet=as_json))
     if as_json:
         print_json(report)
     else:
         samples.print_batches(report)
         samples.print_fetches(report)
-
-
-def _check(experiment: "Experiment", only: list[int] | None, from_statistics: bool) -> None:
-    """Raise :class:`ConfigError` unless the mini-batches of the experiment can be drawn for the ranks ``only``."""
-    problems, sampling = [], experiment.sampling
-    if sampling is None:
-        problems.append(
-            f"batching.kind: got '{experiment.batching.label}', expected seeded or sampled: full-graph training has no "
-            "batches; try --set batching.kind=seeded"
-        )
-    if from_statistics:
-        problems.append(f"graph.source: got '{experiment.graph.source}', expected a graph: statistics hold no edges")
-    if experiment.partition.cut != "edge-cut":
-        problems.append(
-            f"partition.kind: got '{experiment.partition.label}', expected an edge-cut (metis, random, block-row): "
-            "sampling needs an owner of every row"
-        )
-    if only and max(only) >= experiment.ranks:
-        problems.append(f"--only-rank: got {max(only)}, expected a rank of 0..{experiment.ranks - 1}")
-    if problems or sampling is None:
-        raise ConfigError(problems)
-    sampling.sizes_of(experiment.ranks)  # raises where a rank would have none

@@ -24,14 +24,10 @@ def command(
     """
     loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # loaded after the checks that are quick
-    from simgnn.cli.predict import predict, write_prediction
-    from simgnn.cli.tables.results import show_result
-    from simgnn.planner.directory import check_free
+    from simgnn.api.simulate import simulate
+    from simgnn.cli.tables.one_result import show_result
 
-    if out is not None:
-        check_free(out, force)
-    prediction = predict(loaded, Reporter(quiet=as_json), activity=activity)
-    written = None if out is None else write_prediction(prediction, out, force)
-    show_result(prediction.result, as_json, written)
+    prediction = simulate(loaded, activity=activity, out=out, force=force, progress=Reporter(quiet=as_json))
+    show_result(prediction.result, as_json, prediction.directory)
     if prediction.result.status == "oom":
         raise typer.Exit(3)

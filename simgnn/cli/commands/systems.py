@@ -17,17 +17,13 @@ app = command_group(
 def list_systems(as_json: JsonOption = False) -> None:
     """List the shipped systems with the policy in each slot. Example: [bold]simgnn systems list[/bold]"""
     # loaded when the command runs: its help starts fast
-    from simgnn.experiment.load import load_experiment, system_names
-    from simgnn.experiment.slots import SLOTS
+    from simgnn.api import listings
 
-    rows = []
-    for name in system_names():
-        table = load_experiment(name).to_table()
-        rows.append({"system": name, **{slot: table[slot]["kind"] for slot in SLOTS}})
+    rows = listings.list_systems().rows
     if as_json:
         print_json(rows)
     else:
-        print_table("", ["system", *SLOTS], [[row[key] for key in ("system", *SLOTS)] for row in rows])
+        print_table("", list(rows[0]), [list(row.values()) for row in rows])
 
 
 @app.command("show")

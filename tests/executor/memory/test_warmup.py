@@ -9,8 +9,8 @@ import pytest
 
 from executor.launch.launcher import environment_of
 from executor.world.environment import RENDEZVOUS
+from simgnn.api.train import write_run
 from simgnn.cli.tables.console import Reporter
-from simgnn.cli.train import write_run
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.planner.prepare import prepare

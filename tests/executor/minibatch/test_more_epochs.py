@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from executor.state.plan import RunPlan
-from simgnn.cli.extend import extend_run, replan
+from simgnn.api.extend import extend_run, replan
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment

@@ -17,7 +17,7 @@ from executor.minibatch.input_rows import PlannedOrigins
 from executor.recording.side_records import merged_records
 from executor.state.plan import RunPlan
 from simgnn.analysis.compare import compare_runs
-from simgnn.cli.tables.results import show_result
+from simgnn.cli.tables.one_result import show_result
 from simgnn.record.batches import batch_table, batches_that_differ, input_rows
 from simgnn.record.result import InputRows, Result, read_result, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, read_table, write_table

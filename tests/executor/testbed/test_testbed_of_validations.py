@@ -11,7 +11,7 @@ import pytest
 from executor.testbed import lifecycle, network
 from executor.testbed.command import main
 from executor.testbed.state import Record, recorded_names
-from simgnn.cli.backend import CommandBackend
+from simgnn.api.backend import CommandBackend
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import BackendError
 from simgnn.tomlfile import write_toml

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from executor.testbed.command import main
 from executor.testbed.declaration import Declaration
 from executor.testbed.profile import describe
-from simgnn.cli.predict import default_cluster
+from simgnn.api.predict import default_cluster
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import spread_ranks

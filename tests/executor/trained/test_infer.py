@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from simgnn.api.take_home import infer_run
 from simgnn.cli.main import invoke
 from simgnn.cli.tables.console import Reporter
-from simgnn.cli.take_home import infer_run
 from simgnn.errors import ConfigError, GraphError
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import with_centred_features

@@ -1,15 +1,14 @@
-"""Prints the results of runs and predictions, as tables or as JSON."""
+"""The figures of a result that users read first, as lines of text."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from simgnn.cli.tables.console import note, print_json
 from simgnn.record.energy import PART_NAMES, describe
 from simgnn.record.result import Result
-from simgnn.report.terminal import print_table
 
 UNMEASURED = "-"
+TEXTS = ("experiment", "how", "hardware", "status")
+"""Columns of :func:`figures` that hold text."""
 
 
 def seconds(value: float | None) -> str:
@@ -79,21 +78,16 @@ def metric_name(result: Result) -> str:
     return {"accuracy": "accuracy", "micro_f1": "micro-F1"}[result.accuracy_metric]
 
 
-def show_result(result: Result, as_json: bool, written: Path | None) -> None:
-    """Print a result; notes that qualify it go to standard error."""
-    if as_json:
-        print_json({**result.model_dump(mode="json"), "directory": None if written is None else str(written)})
-        return
+def heading(result: Result) -> str:
+    """Return a title: the experiment, whether it was predicted or measured, ranks, hosts, epochs and the status."""
     how, hosts = "predicted" if result.backend == "sim" else "measured", "hosts" if result.hosts > 1 else "host"
     where = f"{result.ranks} ranks, {result.hosts} {hosts}, {result.epochs} epochs"
-    rows = [line for line in _lines(result) if line[1] != UNMEASURED]
-    print_table(f"{result.name}: {how} on {where} ({result.status})", ["", "value"], rows)
-    if len(result.per_rank) > 1:
-        _show_ranks(result)
-    for text in qualifications(result):
-        note(text)
-    if written is not None:
-        note(f"written to {written}")
+    return f"{result.name}: {how} on {where} ({result.status})"
+
+
+def result_lines(result: Result) -> list[tuple[str, str]]:
+    """Return (quantity, value as text) of every quantity that the result has."""
+    return [line for line in _lines(result) if line[1] != UNMEASURED]
 
 
 def _lines(result: Result) -> list[tuple[str, str]]:
@@ -130,22 +124,66 @@ def _hits(result: Result) -> str:
     return f"{rows.hit:,} of {rows.hit + rows.pulled:,} ({percent(rows.hit_rate)})"
 
 
-def _show_ranks(result: Result, most: int = 16) -> None:
-    columns = ["rank", "compute", "wait", "communication", "not hidden", "sent per epoch", "memory"]
-    memory = result.peak_memory_bytes or result.buffer_bytes
-    rows = []
-    for rank, one in enumerate(result.per_rank[:most]):
-        times = map(seconds, (one.compute_s, one.wait_s, one.comm_total_s, one.comm_exposed_s))
-        sent = sum(result.bytes_sent[rank]) if result.bytes_sent else None
-        rows.append([str(rank), *times, amount(sent), amount(memory[rank] if memory else None)])
-    print_table("", columns, rows)
-    if len(result.per_rank) > most:
-        note(f"{len(result.per_rank) - most} more ranks are in result.json")
-
-
 def qualifications(result: Result) -> list[str]:
     """Return sentences that a reader must know before trusting the numbers."""
     return ([result.message] if result.message else []) + result.qualifications()
+
+
+def figures(result: Result) -> list[dict[str, Any]]:
+    """Return the figures of a result as a row of a table: plain values, units in the names, None where unknown."""
+    low, high = result.epoch_s_interval or (None, None)
+    validation, test = last_accuracy(result)
+    return [
+        {
+            "experiment": result.name,
+            "how": "predicted" if result.backend == "sim" else "measured",
+            "hardware": result.hardware,
+            "ranks": result.ranks,
+            "hosts": result.hosts,
+            "epochs": result.epochs,
+            "status": result.status,
+            "epoch_s": result.epoch_s_median,
+            "epoch_low_s": low,
+            "epoch_high_s": high,
+            "communication_s": communication_s(result),
+            "payload_bytes": bytes_per_epoch(result),
+            "memory_bytes": memory_bytes(result),
+            "energy_J": result.energy_J,
+            "loss": result.loss[-1] if result.loss else None,
+            "validation": validation,
+            "test": test,
+        }
+    ]
+
+
+def figures_by_rank(result: Result) -> list[dict[str, Any]]:
+    """Return a row for each rank: its times in a median epoch, the payload that it sends in one, its peak memory."""
+    memory = result.peak_memory_bytes or result.buffer_bytes
+    return [
+        {
+            "rank": rank,
+            **times.model_dump(),
+            "bytes_sent": sum(result.bytes_sent[rank]) if result.bytes_sent else None,
+            "memory_bytes": memory[rank] if memory else None,
+        }
+        for rank, times in enumerate(result.per_rank)
+    ]
+
+
+def figures_by_epoch(result: Result) -> list[dict[str, Any]]:
+    """Return a row for each epoch, counted from 1: its time, the loss, and the accuracies where it was evaluated."""
+    losses = dict(enumerate(result.loss or (), start=1))
+    reached = {one.epoch: one for one in result.time_to_accuracy or result.accuracy or ()}
+    shares = ("train", "validation", "test")
+    return [
+        {
+            "epoch": epoch,
+            "epoch_s": taken,
+            "loss": losses.get(epoch),
+            **{share: getattr(reached[epoch], share) if epoch in reached else None for share in shares},
+        }
+        for epoch, taken in enumerate(result.epoch_s, start=1)
+    ]
 
 
 def compared_quantities(predicted: Result, measured: Result) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Measures this machine for ``simgnn calibrate``, one group of ranks after another, and fits its hardware profile."""
+"""Measures this machine, one group of ranks after another, and fits its hardware profile."""
 
 import os
 import sys
@@ -13,14 +13,12 @@ import psutil
 
 from simgnn.analysis.fit.profile import Calibration, fit_profile
 from simgnn.analysis.fit.samples import SampleFile, pool_passes, read_samples
-from simgnn.cli.executor_process import check_executor, end_session, start_session
-from simgnn.cli.tables.console import Counter, Reporter
+from simgnn.api.executor_process import check_executor, end_session, start_session
 from simgnn.errors import BackendError, ConfigError
 from simgnn.graph.thread_pool import usable_threads
 from simgnn.hardware.profile.library import CACHE_NAME, calibration_path
-from simgnn.hardware.profile.profile import save_profile
 from simgnn.locks import locked_folder, scratch_folder
-from simgnn.outputs import make_parent
+from simgnn.progress import Counter, Progress
 
 QUICK_RANKS = (2,)
 FULL_RANKS = (1, 2, 4)
@@ -76,26 +74,16 @@ def _groups(quick: bool, ranks: Sequence[int] | None) -> Sequence[int]:
     return (place.ranks,) if place is not None else ranks or (QUICK_RANKS if quick else FULL_RANKS)
 
 
-def calibrate(out: Path, quick: bool, ranks: Sequence[int] | None, reporter: Reporter, passes: int = 1) -> None:
-    """Measure this machine with each number of ``ranks``, and write its complete profile to ``out``. Raises
-    :class:`BackendError` if a measurement fails, :class:`HardwareError` if samples do not determine a curve."""
-    with one_at_a_time():
-        calibration = fit(measure_groups(quick, ranks, reporter, passes=passes), reporter)
-        forget_kept(quick)
-    make_parent(out)
-    save_profile(calibration.profile, out)
-
-
-def fit(files: Sequence[SampleFile], reporter: Reporter) -> Calibration:
+def fit(files: Sequence[SampleFile], progress: Progress) -> Calibration:
     """Fit a profile to samples; its date is that of the last samples."""
-    reporter.stage("fitting curves to the samples")
+    progress.stage("fitting curves to the samples")
     return fit_profile(files, max(file.started for file in files).astimezone().date())
 
 
 def measure_groups(
     quick: bool,
     ranks: Sequence[int] | None,
-    reporter: Reporter,
+    progress: Progress,
     samples: Path | None = None,
     fresh: bool = False,
     passes: int = 1,
@@ -114,13 +102,14 @@ def measure_groups(
         raise ConfigError(f"--ranks: got {got}, but torchrun started {place.ranks} ranks; leave the option out")
     leads = place is None or place.rank == 0
     if leads or (place is not None and place.local_rank == 0):
-        _warn_if_busy(reporter if leads else Reporter())  # each host by itself
+        _warn_if_busy(progress)  # each host by itself
+    progress = progress if leads else Progress()
     files = []
     with scratch_folder("simgnn-calibrate-") as scratch:
         folder = scratch if samples is None else samples
         folder.mkdir(parents=True, exist_ok=True)
-        with reporter.counting("calibrating", 1, share=True) as counter:
-            progress = _Progress(counter, len(groups) * passes)
+        with progress.counting("calibrating", 1, share=True) as counter:
+            planned = _PlannedTime(counter, len(groups) * passes)
             for turn, count in product(range(passes), groups):
                 path = folder / (f"samples-{count}.json" if turn == 0 else f"samples-{count}-pass-{turn + 1}.json")
                 kept = kept_folder() if turn == 0 else kept_folder() / f"pass-{turn + 1}"
@@ -130,8 +119,8 @@ def measure_groups(
                     arguments += ["--ranks", str(count)]
                     # more ranks than cores measure communication only: they take turns computing
                     arguments += ["--only", "communication"] if count > usable_threads() else []
-                _measure(count, arguments, reporter, progress)
-                progress.group_done()
+                _measure(count, arguments, progress, planned)
+                planned.group_done()
                 if leads:
                     files.append(read_samples(path))
     return pool_passes(files)
@@ -166,14 +155,14 @@ def check_counts(groups: Sequence[int], key: str = "--ranks") -> None:
         )
 
 
-def _warn_if_busy(reporter: Reporter) -> None:
+def _warn_if_busy(progress: Progress) -> None:
     """Report other work on this machine, which would make the machine seem slower than it is."""
     busy = psutil.cpu_percent(interval=0.5)
     if busy > BUSY_PERCENT:
-        reporter.stage(f"this machine is {busy:.0f} % busy with other work: calibrate it again when it is idle")
+        progress.stage(f"this machine is {busy:.0f} % busy with other work: calibrate it again when it is idle")
 
 
-class _Progress:
+class _PlannedTime:
     """Progress over all groups, in hundredths of a second of planned time. Later groups are assumed to take as long as
     the current one, since only the micro-benchmarks know what they will measure."""
 
@@ -193,7 +182,7 @@ class _Progress:
             self._counter.at(self._before, "", self._before)
 
 
-def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, progress: _Progress) -> None:
+def _measure(ranks: int, arguments: Sequence[str], progress: Progress, planned: _PlannedTime) -> None:
     """Run the micro-benchmarks with one group of ranks to their end."""
     process = start_session([sys.executable, "-P", "-m", "executor.microbench", *arguments])
     assert process.stdout is not None
@@ -206,11 +195,11 @@ def _measure(ranks: int, arguments: Sequence[str], reporter: Reporter, progress:
             text = line.strip()
             if text.startswith(PROGRESS):
                 seconds, of_seconds, what = text.removeprefix(PROGRESS).split(" ", 2)
-                progress.at(float(seconds), float(of_seconds), what)
+                planned.at(float(seconds), float(of_seconds), what)
             elif text:
                 last = [*last[-9:], text]
                 if "kept" in text.split():
-                    reporter.stage(text)
+                    progress.stage(text)
         status = process.wait()
     finally:
         hangs.cancel()

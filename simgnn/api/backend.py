@@ -5,16 +5,16 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from simgnn.cli.calibration import calibrate
-from simgnn.cli.executor_process import call_testbed, check_ended, check_executor, start_executor, start_testbed
-from simgnn.cli.predict import ChosenProfile, check_declared, predict
-from simgnn.cli.tables.console import Reporter
-from simgnn.cli.train import write_run
+from simgnn.api.calibrate import calibrate
+from simgnn.api.executor_process import call_testbed, check_ended, check_executor, start_executor, start_testbed
+from simgnn.api.predict import ChosenProfile, check_declared, predict
+from simgnn.api.train import write_run
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.planner.prepare import prepare
+from simgnn.progress import Progress
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
@@ -25,16 +25,16 @@ from simgnn.study.validate.drift_check import canary_seconds
 class CommandBackend:
     """Implements :class:`simgnn.study.backend.Backend`, which describes the methods."""
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
-        self._quiet = Reporter(quiet=True)
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._quiet = Progress()
         self._holders: dict[Path, subprocess.Popen[str]] = {}
 
     def tell(self, text: str) -> None:
-        self._reporter.stage(text)
+        self._progress.stage(text)
 
     def calibrate(self, ranks: Sequence[int], quick: bool, passes: int, out: Path) -> None:
-        calibrate(out, quick, ranks, self._reporter, passes)
+        calibrate(out, quick=quick, ranks=ranks, passes=passes, progress=self._progress)
 
     def declare(self, testbed: Path, base: Path, out: Path, measure_load: bool = False) -> None:
         """``measure_load``: also measure how traffic on links delays small messages and takes processor time."""

@@ -1,15 +1,16 @@
-"""Simulates an experiment and writes its result and run directory, for ``simulate``, ``demo`` and studies."""
+"""Predicts an experiment by simulation, and writes the run directory of a prediction."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simgnn.analysis.compare import timed_ops
 from simgnn.analysis.replay.activity import Replay
 from simgnn.analysis.replay.recorded_run import on_clock
-from simgnn.cli.activity import check_run, find_activity
-from simgnn.cli.tables.console import Reporter
+from simgnn.api.activity import check_run, find_activity
+from simgnn.api.results import Outcome
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
@@ -21,6 +22,7 @@ from simgnn.planner.directory import write_run_directory
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
 from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
+from simgnn.progress import Progress
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.result import (
@@ -38,6 +40,9 @@ from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto
 from simgnn.sim.simulate import Simulation, simulate
 from simgnn.sim.spread.intervals import Spread, estimate_spread
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FALLBACK_PROFILE = "cpu-100gbe-8"
 """Shipped profile for a machine that was never calibrated; the result is marked uncalibrated."""
@@ -84,20 +89,24 @@ def default_cluster(profile: Profile) -> tuple[int, int]:
     return len(hosts), profile.usual_ranks(each)
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(Outcome):
     """A simulated experiment: what was prepared, the chosen profile, the simulation and the result."""
 
     prepared: Prepared
     chosen: ChosenProfile
     simulation: Simulation
     spread: Spread
-    result: Result
+
+    def _op_times(self) -> "pd.DataFrame":
+        if self.simulation.status != "ok":
+            return super()._op_times()  # there is no trace, and it says so
+        return timed_ops(self.simulation.trace, ops_table(self.simulation.program))
 
 
 def predict(
     experiment: Experiment,
-    reporter: Reporter,
+    progress: Progress,
     chosen: ChosenProfile | None = None,
     activity: Path | None = None,
     counted: Path | None = None,
@@ -110,13 +119,13 @@ def predict(
         check_run(experiment, activity)  # before minutes go into graph and partition
     _check_machine(experiment, chosen.profile)
     cluster = default_cluster(chosen.profile)
-    prepared = prepare(experiment, default_cluster=cluster, counted=counted, stage=reporter.stage)
+    prepared = prepare(experiment, default_cluster=cluster, counted=counted, stage=progress.stage)
     check_declared(prepared)
     threads = experiment.hardware.threads_per_rank
     machine = Machine.place(chosen.profile, prepared.experiment.rank_hosts(), None if threads == "auto" else threads)
     with reported(getattr(experiment, slot) for slot in SLOTS):
         found = find_activity(prepared, activity)
-        reporter.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
+        progress.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
         simulation = simulate(
             prepared.planned.program,
             machine,
@@ -129,7 +138,7 @@ def predict(
         )
     spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
     result = _result(prepared, chosen, simulation, spread, found)
-    return Prediction(prepared, chosen, simulation, spread, result)
+    return Prediction(result, None, prepared, chosen, simulation, spread)
 
 
 def check_declared(prepared: Prepared) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from simgnn.cli.tables.console import Reporter
 from simgnn.emit.batches.placement import RowStore
 from simgnn.errors import ConfigError
 from simgnn.experiment.learning_rate import Cosine
@@ -19,6 +18,7 @@ from simgnn.planner.directory import EXPERIMENT_FILE, differences, plan_table, r
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import Prepared, prepare
 from simgnn.program.storage import load_program, save_program
+from simgnn.progress import Progress
 from simgnn.record.plan import PlanFile, read_plan
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, ops_table
@@ -33,7 +33,7 @@ SAME = ("partition_digest", "shards", "layers", "classes", "multilabel", "ranks"
 PLAN_FILE = "plan.json"
 
 
-def check_resumable(experiment: Experiment, out: Path | None, reporter: Reporter) -> Path:
+def check_resumable(experiment: Experiment, out: Path | None, progress: Progress) -> Path:
     """Return the run directory to resume, changed if the experiment has more epochs or another patience than it.
 
     Raises :class:`ConfigError` unless it holds the same experiment otherwise, and training can go on.
@@ -57,7 +57,7 @@ def check_resumable(experiment: Experiment, out: Path | None, reporter: Reporter
     if result is not None:
         _check_patience(result, experiment.train)
     if changed:
-        extend_run(out, experiment, reporter)
+        extend_run(out, experiment, progress)
     return out.resolve()
 
 
@@ -85,7 +85,7 @@ def _check_patience(result: Result, train: TrainSection) -> None:
         )
 
 
-def extend_run(directory: Path, experiment: Experiment, reporter: Reporter) -> None:
+def extend_run(directory: Path, experiment: Experiment, progress: Progress) -> None:
     """Let a run directory go on with the epochs, patience and cosine of ``experiment``, from its last checkpoint.
 
     On mini-batches, those of the new epochs are drawn. Raises :class:`ConfigError` if that cannot be."""
@@ -95,9 +95,9 @@ def extend_run(directory: Path, experiment: Experiment, reporter: Reporter) -> N
     with locked_folder(directory, "--resume"):
         described = read_plan(run.plan / PLAN_FILE)
         if described.batches is None:
-            _tell_other_choices(longer, run, described, reporter)
+            _tell_other_choices(longer, run, described, progress)
         elif longer.train.epochs > described.train.epochs:
-            replan(run, described, _with_more_batches(longer, described, reporter))
+            replan(run, described, _with_more_batches(longer, described, progress))
         # after the new plan: if this is interrupted, the next --resume finds fewer epochs here and plans again
         table = json.loads((run.plan / PLAN_FILE).read_text(encoding="utf-8"))
         table["train"] = longer.train.model_dump(mode="json")
@@ -112,7 +112,7 @@ def _unfinish(run: RunDirectory) -> None:
         finished.unlink(missing_ok=True)
 
 
-def _tell_other_choices(longer: Experiment, run: RunDirectory, described: PlanFile, reporter: Reporter) -> None:
+def _tell_other_choices(longer: Experiment, run: RunDirectory, described: PlanFile, progress: Progress) -> None:
     """Say so where a longer run, planned anew, would choose otherwise for ``auto``; this one keeps its program."""
     # Numba: loaded when a run is extended
     from simgnn.partition.store import PartitionArtifact
@@ -121,13 +121,13 @@ def _tell_other_choices(longer: Experiment, run: RunDirectory, described: PlanFi
     stats = PartitionArtifact.open(Path(described.partition)).stats
     old, new = load_toml(run.plan / "resolved.toml"), without_none(plan(longer, stats).resolved)
     for key in sorted(key for key in new if old.get(key) != new[key]):
-        reporter.stage(
+        progress.stage(
             f"resume: {key} stays {old.get(key)}, which 'auto' chose for {described.train.epochs} epochs; a new run of "
             f"{longer.train.epochs} would have {new[key]}, and losses that may differ in their last digits"
         )
 
 
-def _with_more_batches(longer: Experiment, described: PlanFile, reporter: Reporter) -> Prepared:
+def _with_more_batches(longer: Experiment, described: PlanFile, progress: Progress) -> Prepared:
     """Draw the mini-batches of a longer run, with caches of as many rows as its first epochs had."""
     store = cast(RowStore, described.acting()["placement"])
     if store.cached_rows and not store.refills:
@@ -137,7 +137,7 @@ def _with_more_batches(longer: Experiment, described: PlanFile, reporter: Report
             "--out for a new run"
         )
     fixed = cast(RowStore, longer.placement).caching(store.cached_rows)
-    prepared = prepare(longer.model_copy(update={"placement": fixed}), need_graph=True, stage=reporter.stage)
+    prepared = prepare(longer.model_copy(update={"placement": fixed}), need_graph=True, stage=progress.stage)
     return replace(prepared, experiment=longer)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from simgnn.cli.executor_process import check_executor, start_executor
-from simgnn.cli.tables.console import Reporter
+from simgnn.api.executor_process import check_executor, start_executor
 from simgnn.errors import ConfigError, GraphError
 from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import Graph
@@ -24,6 +23,7 @@ from simgnn.planner.directory import write_run_directory
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.inference import inference_experiment, plan_inference, with_classes
 from simgnn.planner.prepare import Prepared, obtain_partition, read_graph
+from simgnn.progress import Progress
 from simgnn.record.rundir import RunDirectory, write_table
 from simgnn.record.scores import accuracies, scores_table
 from simgnn.record.trained import (
@@ -82,7 +82,7 @@ class Inferred:
 
 
 def infer_run(
-    run: Path, source: str | None, overrides: Sequence[str], ranks: int, which: Which, out: Path, reporter: Reporter
+    run: Path, source: str | None, overrides: Sequence[str], ranks: int, which: Which, out: Path, progress: Progress
 ) -> Inferred:
     """Compute the scores of all vertices with the trained model of a run, on ``ranks`` ranks of this machine, and write
     them to the Parquet file ``out``.
@@ -102,19 +102,19 @@ def infer_run(
     experiment = inference_experiment(stated, table, described.layers[0].function, ranks)
     find_own_layers(run)
     user_shape(described.kind)  # raises before minutes go into graph and partition
-    graph = read_graph(experiment, None, reporter.stage)
+    graph = read_graph(experiment, None, progress.stage)
     _check_weights(experiment, graph, trained)
     graph = _with_inputs(graph, trained, source)
-    artifact = obtain_partition(experiment, graph, None, reporter.stage)
+    artifact = obtain_partition(experiment, graph, None, progress.stage)
     stats = with_classes(artifact.stats, described.classes, described.multilabel)
     prepared = Prepared(experiment, stats, plan_inference(experiment, stats), graph, artifact)
     shards = shard_artifact(graph, artifact, described.dtype)
     make_parent(out)
     with tempfile.TemporaryDirectory(prefix=f".{out.stem}.", dir=out.parent) as folder:
         root = write_run_directory(prepared, Path(folder) / "plan", None, shards=shards.path)
-        reporter.stage(f"scores: {graph.vertices:,} vertices on {ranks} rank{'s' if ranks > 1 else ''}")
+        progress.stage(f"scores: {graph.vertices:,} vertices on {ranks} rank{'s' if ranks > 1 else ''}")
         words = ["--run", str(run.resolve()), "--weights", which]
-        start_executor(root, words, reporter.stage, command="infer")
+        start_executor(root, words, progress.stage, command="infer")
         scores = np.empty((graph.vertices, described.classes), described.dtype)
         for rank in range(ranks):
             scores[artifact.owned(rank)] = np.load(score_file(root, rank))

@@ -1,0 +1,65 @@
+"""Progress of long work as lines of text: what begins, and how much of it is done."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+INTERVAL_S = 5.0
+"""Least seconds between two lines of one piece of work."""
+
+
+class Counter:
+    """Progress of one piece of work towards ``total``. ``share``: show percent, for units that mean nothing to a user;
+    ``tell`` gets the lines (None: nobody)."""
+
+    def __init__(self, text: str, total: int, share: bool = False, tell: Callable[[str], None] | None = None) -> None:
+        self._text, self._total, self._share, self._tell = text, total, share, tell
+        self._first: tuple[float, int] | None = None
+        self._told = float("-inf")
+        self._detail, self._ended = "", False
+
+    def at(self, done: int, detail: str = "", total: int | None = None) -> None:
+        """Report that ``done`` units are complete; ``total``: a new total."""
+        self._total = self._total if total is None else total
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, done)  # what came before was start-up, which says nothing of the speed
+        changed, self._detail = self._share and bool(detail) and detail != self._detail, detail
+        ended, self._ended = done >= self._total and not self._ended, done >= self._total
+        due = now - self._told >= INTERVAL_S and done < self._total
+        if self._tell is None or not (ended or changed or due):
+            return
+        self._told = now
+        began, from_here = self._first
+        eta = ""
+        if from_here < done < self._total:
+            eta = f", {(now - began) / (done - from_here) * (self._total - done):.0f} s left"
+        reached = f"{100 * done // max(self._total, 1)} %" if self._share else f"{done}/{self._total}"
+        self._tell(f"{self._text}: {reached}{eta}{self._between if detail else ''}{detail}")
+
+    @property
+    def _between(self) -> str:
+        return ": " if self._share else " "
+
+
+class Progress:
+    """Reports progress of long work in lines, which ``tell`` gets one by one (None: nobody)."""
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        self._tell = tell
+
+    def stage(self, text: str) -> None:
+        """Report that a new piece of work begins."""
+        if self._tell is not None:
+            self._tell(text)
+
+    @contextmanager
+    def counting(self, text: str, total: int, share: bool = False) -> Iterator[Counter]:
+        """Report progress towards ``total``; call ``at(done)`` of the yielded counter as often as convenient.
+        ``share``: show percent, for units that mean nothing to a user."""
+        yield Counter(text, total, share, self._tell)
+
+
+def progress_of(given: "Progress | Callable[[str], None] | None") -> Progress:
+    """Return ``given``, or the progress that calls it with each line (None: nobody hears of it)."""
+    return given if isinstance(given, Progress) else Progress(given)
