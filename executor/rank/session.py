@@ -38,6 +38,7 @@ from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
+from simgnn.record.memory import result_fields
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
 
@@ -244,7 +245,8 @@ class Session:
 
     def _finish(self) -> None:
         plan, world = self.plan, self.world
-        held = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
+        memory = self.memory
+        held = (memory.peak_bytes(), memory.resident_bytes(), memory.baseline, memory.capacity_bytes())
         self.memory.close()
         # after the peak was read: the copies that it makes are no part of training
         self._checkpoint(plan.epochs)
@@ -256,8 +258,9 @@ class Session:
         self.notes.close()
         gathered = zip(*world.gather([float(number) for number in held]), strict=True)
         self.energy.stop()  # no rank trains any more, no device computes
-        names = "peak_memory_bytes", "resident_memory_bytes", "idle_memory_bytes"
-        memory = {name: [int(number) for number in ranks] for name, ranks in zip(names, gathered, strict=True)}
+        names = "peak_memory_bytes", "resident_memory_bytes", "idle_memory_bytes", "capacity_bytes"
+        numbers = {name: [int(number) for number in ranks] for name, ranks in zip(names, gathered, strict=True)}
+        fields = result_fields(numbers, plan.program.hosts, world.device.type == "cuda")
         apart = {name: apart.pairs for name, apart in self.context.apart.items()}
         write_counts(plan.trace, world.rank, {"total": self.context.pairs, **apart})
         lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""
@@ -271,7 +274,7 @@ class Session:
                     world.fetch_file(path, source)
         if world.rank == 0:
             notes = one_machine_notes(plan.program.hosts, world.hosts)
-            write_report(plan, "ok", history=self.history, memory=memory, facts=self._facts(), notes=notes)
+            write_report(plan, "ok", history=self.history, memory=fields, facts=self._facts(), notes=notes)
         world.barrier()
 
     def _facts(self) -> dict[str, Any]:

@@ -63,13 +63,13 @@ def write_report(
     status: Literal["ok", "failed"],
     message: str = "",
     history: History | None = None,
-    memory: Mapping[str, list[int]] | None = None,
+    memory: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Result:
     """Write trace, ops, traffic, batches (of a mini-batch run), activity (policies' decisions, if any) and
     ``result.json``, then seal the files that a replay reads. A failed run gets the same files, as far as it ran.
-    ``notes`` qualify its numbers."""
+    ``memory``: fields of the result; ``notes`` qualify its numbers."""
     run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
     whole = status == "ok"  # else ranks have not written all their counts and readings, or those of other epochs
     trace = merge_trace(plan.trace, program)

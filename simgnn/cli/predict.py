@@ -42,7 +42,10 @@ UNLOADED = (
     "processor time from work, is not modelled, as the profile states no load of {}; times may be too short"
 )
 TIMED = "time_to_accuracy is the accuracy that the run {} reached after its epochs, at their predicted ends"
-RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here"
+RESERVED = (
+    "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here. CUDA's "
+    "context and NCCL's own buffers, some hundred MiB on a GPU, are not in it"
+)
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> 
 
 def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, spread: Spread, found: Replay) -> Result:
     """Build the result of a prediction with the decisions ``found``. It has no times and energy if memory runs out."""
-    memory, reserved = simulation.memory, simulation.memory.reserved
+    memory = simulation.memory
     experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
     fits = simulation.status == "ok"
     timed = on_clock(found.accuracy, spread.epoch_s) if fits else []
@@ -194,10 +197,11 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
         collective_bytes=simulation.sum_by_rank("collective_bytes").tolist(),
         control_bytes=simulation.sum_by_rank("control_bytes").tolist(),
         messages=simulation.messages().tolist(),
+        memory=list(memory.peaks),
         buffer_bytes=buffer_bytes(program),
         peak_memory_bytes=np.where(memory.gpu, memory.device, memory.both).tolist(),
         host_memory_bytes=memory.host.tolist() if memory.gpu.all() else None,
-        resident_memory_bytes=reserved.tolist() if reserved is not None and memory.gpu.all() else None,
+        resident_memory_bytes=memory.reserved.tolist() if memory.reserved is not None and memory.gpu.all() else None,
         input_rows=None if batches is None else input_rows(batches),
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         time_to_accuracy=timed or None,
@@ -219,7 +223,7 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
         confidence={
             "hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(sources)}",
             **({"interval": _interval_confidence(spread)} if fits else {}),
-            **({} if reserved is None else {"resident_memory_bytes": RESERVED}),
+            **({} if memory.reserved is None else {"memory": RESERVED}),
         },
     )
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 import simgnn
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
+from simgnn.record.memory import MemoryPeak
 from simgnn.schema_faults import sentences
 from simgnn.tomlfile import write_atomically
 
@@ -118,6 +119,7 @@ class Result(_Table):
     collective_bytes: list[float] = []  # [P] payload, mean of payload_epochs
     control_bytes: list[float] = []
     messages: list[list[float]] = []
+    memory: list[MemoryPeak] = []  # of each device, and of each host beside its GPUs: all that is resident
     buffer_bytes: list[int] = []  # [P] largest sum of live buffers at bounds of decisions
     # [P] peak of what is allocated, over the idle process; of a GPU: tensors on it; else blocks of a page or more, and
     # of smaller ones (objects of the run) what exceeds the idle process's room for them

@@ -73,7 +73,7 @@ def test_running_out_of_memory_is_a_result_with_its_own_status(
     told = capsys.readouterr()
     assert "out of memory" in told.err
     assert "epoch, median" not in told.out, "what does not run takes no time"
-    assert "memory, fullest rank" in told.out
+    assert "of 16 KiB" in told.out
     result = read_result(RunDirectory(out).result)
     assert result.status == "oom"
     assert (result.epoch_s, result.epoch_s_median, result.epoch_s_interval) == ([], None, None)
@@ -84,6 +84,16 @@ def test_running_out_of_memory_is_a_result_with_its_own_status(
     assert not RunDirectory(out).trace.exists()
     with pytest.raises(ConfigError, match=r"no finished run \(status 'oom'\).*out of memory"):
         compare_runs(out, out)
+
+
+def test_parts_of_memory_are_printed_on_request(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", str(small), "--hardware", "dgx-a100", "--ranks", "2"]
+    assert invoke(arguments) == 0
+    brief = capsys.readouterr().out
+    assert "of 80 GiB (" in brief
+    assert "kept free by the allocator" not in brief
+    assert invoke([*arguments, "--verbose"]) == 0
+    assert "kept free by the allocator" in capsys.readouterr().out
 
 
 def test_energy_is_told_for_each_device(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ def command(
         bool,
         typer.Option("--resume", help="Go on from the last checkpoint in --out DIR, if wanted to more --epochs."),
     ] = False,
+    verbose: opt.VerboseOption = False,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Train an experiment for real: one process a rank, on this machine.
@@ -50,6 +51,6 @@ def command(
             note(f"{'going on in' if resume else 'written to'} {directory}; start it: {start}")
         return
     result = carry_out(directory, loaded.train.epochs, reporter, ["--resume"] if resume else [])
-    show_result(result, as_json, directory)
+    show_result(result, as_json, directory, verbose)
     if result.status != "ok":
         raise typer.Exit(1)

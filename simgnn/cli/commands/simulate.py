@@ -15,6 +15,7 @@ def command(
     activity: opt.ActivityOption = None,
     out: opt.OutOption = None,
     force: opt.ForceOption = False,
+    verbose: opt.VerboseOption = False,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Predict how long an experiment takes, what it sends and how much memory it needs.
@@ -32,6 +33,6 @@ def command(
         check_free(out, force)
     prediction = predict(loaded, Reporter(quiet=as_json), activity=activity)
     written = None if out is None else write_prediction(prediction, out, force)
-    show_result(prediction.result, as_json, written)
+    show_result(prediction.result, as_json, written, verbose)
     if prediction.result.status == "oom":
         raise typer.Exit(3)

@@ -6,8 +6,10 @@ from typing import Any
 
 from simgnn.cli.tables.console import note, print_json
 from simgnn.record.energy import PART_NAMES, describe
+from simgnn.record.memory import Place, fullest_memory
 from simgnn.record.result import Result
 from simgnn.report.terminal import print_table
+from simgnn.units import readable_bytes
 
 UNMEASURED = "-"
 
@@ -26,11 +28,7 @@ def amount(value: float | None) -> str:
     """Format a number of bytes in a binary unit."""
     if value is None:
         return UNMEASURED
-    size, units = float(value), ["TiB", "GiB", "MiB", "KiB", "B"]
-    while abs(size) >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop()
-    return f"{size:,.4g} {units[-1]}"
+    return readable_bytes(value)
 
 
 def percent(value: float | None) -> str:
@@ -79,14 +77,14 @@ def metric_name(result: Result) -> str:
     return {"accuracy": "accuracy", "micro_f1": "micro-F1"}[result.accuracy_metric]
 
 
-def show_result(result: Result, as_json: bool, written: Path | None) -> None:
-    """Print a result; notes that qualify it go to standard error."""
+def show_result(result: Result, as_json: bool, written: Path | None, verbose: bool = False) -> None:
+    """Print a result; notes that qualify it go to standard error. ``verbose``: print the parts of its memory, too."""
     if as_json:
         print_json({**result.model_dump(mode="json"), "directory": None if written is None else str(written)})
         return
     how, hosts = "predicted" if result.backend == "sim" else "measured", "hosts" if result.hosts > 1 else "host"
     where = f"{result.ranks} ranks, {result.hosts} {hosts}, {result.epochs} epochs"
-    rows = [line for line in _lines(result) if line[1] != UNMEASURED]
+    rows = [line for line in _lines(result, verbose) if line[1] != UNMEASURED]
     print_table(f"{result.name}: {how} on {where} ({result.status})", ["", "value"], rows)
     if len(result.per_rank) > 1:
         _show_ranks(result)
@@ -96,7 +94,7 @@ def show_result(result: Result, as_json: bool, written: Path | None) -> None:
         note(f"written to {written}")
 
 
-def _lines(result: Result) -> list[tuple[str, str]]:
+def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
     validation, test = last_accuracy(result)
     interval, energy = result.epoch_s_interval, {figure.part for figure in result.energy}
     return [
@@ -108,11 +106,7 @@ def _lines(result: Result) -> list[tuple[str, str]]:
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
         ("communication not hidden, slowest rank", seconds(communication_s(result))),
         (payload_name(result), amount(bytes_per_epoch(result))),
-        ("memory, fullest rank", amount(memory_bytes(result))),
-        ("buffers at most, fullest rank", amount(max(result.buffer_bytes, default=None))),
-        ("idle process, fullest rank", amount(max(result.idle_memory_bytes or [], default=None))),
-        ("memory of the host beside it", amount(max(result.host_memory_bytes or [], default=None))),
-        ("memory resident, fullest rank", amount(max(result.resident_memory_bytes or [], default=None))),
+        *memory_lines(result, verbose),
         *((name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in energy),
         ("rows of other hosts that caches had", _hits(result)),
         ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
@@ -121,6 +115,20 @@ def _lines(result: Result) -> list[tuple[str, str]]:
         ("program", result.program_digest[:16]),
         ("hardware", result.hardware or UNMEASURED),
     ]
+
+
+def memory_lines(result: Result, parts: bool) -> list[tuple[str, str]]:
+    """Return the peak of the fullest device and of the fullest host beside GPUs; ``parts``: and its parts."""
+    lines = []
+    places: tuple[tuple[Place, str], ...] = (("device", "memory"), ("host", "memory of the host beside it"))
+    for place, name in places:
+        peak = fullest_memory(result.memory, place)
+        if peak is not None:
+            lines.append((name, peak.text()))
+            lines += [(f"{name}: {part}", readable_bytes(nbytes)) for part, nbytes in peak.parts.items() if parts]
+    if not lines:  # a result of an earlier version
+        return [("memory, fullest rank", amount(memory_bytes(result)))]
+    return lines
 
 
 def _hits(result: Result) -> str:
