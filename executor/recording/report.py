@@ -24,6 +24,7 @@ from simgnn.record.energy import sum_of
 from simgnn.record.result import Result, environment, versions, write_result
 from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
 from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, payload_epochs, per_rank, rank_times
+from simgnn.record.traffic import traffic_by_rank
 from simgnn.seal import seal_folder
 from simgnn.tomlfile import write_atomically
 
@@ -112,6 +113,7 @@ def write_report(
         epoch_s_median=float(np.median(steady)) if steady else None,
         per_rank=rank_times(columns, ranks) if seconds else [],
         payload_epochs=(counted[0], counted[-1]) if counted else None,
+        traffic=traffic_by_rank(program, columns.table, counted) if whole else None,
         bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, counted) if whole else [],
         bytes_sent_first_epoch=pair_matrix(counts[FIRST], program, ranks, 1) if whole else [],
         messages=mean_matrix(counts[TOLD], program, ranks, 0, counted) if whole else [],

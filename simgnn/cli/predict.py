@@ -26,8 +26,10 @@ from simgnn.record.energy import sum_of
 from simgnn.record.result import JitterCorrection, RankTimes, Result, environment, versions, write_result
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.record.summary import buffer_bytes
+from simgnn.record.traffic import traffic_by_rank
 from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto
+from simgnn.sim.link_traffic import traffic_by_link
 from simgnn.sim.simulate import Simulation, simulate
 from simgnn.sim.spread.intervals import Spread, estimate_spread
 
@@ -122,7 +124,7 @@ def predict(
             schedule=prepared.experiment.schedule,
         )
     spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
-    result = _result(prepared, chosen, simulation, spread, found)
+    result = _result(prepared, chosen, machine, simulation, spread, found)
     return Prediction(prepared, chosen, simulation, spread, result)
 
 
@@ -165,9 +167,18 @@ def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> 
     return run.root
 
 
-def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, spread: Spread, found: Replay) -> Result:
+def _result(
+    prepared: Prepared,
+    chosen: ChosenProfile,
+    machine: Machine,
+    simulation: Simulation,
+    spread: Spread,
+    found: Replay,
+) -> Result:
     """Build the result of a prediction with the decisions ``found``. It has no times and energy if memory runs out."""
     memory = simulation.memory
+    traffic = traffic_by_rank(simulation.program, simulation.columns, simulation.payload_epochs)
+    traffic = traffic.model_copy(update={"by_link": traffic_by_link(simulation, machine, found.activity)})
     experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
     fits = simulation.status == "ok"
     timed = on_clock(found.accuracy, spread.epoch_s) if fits else []
@@ -192,6 +203,7 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
         energy_J=sum_of(energy, "device", "total_J"),
         energy=energy,
         payload_epochs=(simulation.payload_epochs[0], simulation.payload_epochs[-1]),
+        traffic=traffic,
         bytes_sent=simulation.bytes_sent().tolist(),
         bytes_sent_first_epoch=simulation.traffic.matrix(0).tolist(),
         collective_bytes=simulation.sum_by_rank("collective_bytes").tolist(),

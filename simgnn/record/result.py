@@ -12,6 +12,7 @@ import simgnn
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.memory import MemoryPeak
+from simgnn.record.traffic import Traffic
 from simgnn.schema_faults import sentences
 from simgnn.tomlfile import write_atomically
 
@@ -114,9 +115,10 @@ class Result(_Table):
     # first and last epoch, from 0, of those whose mean bytes and messages are recorded (simgnn.record.summary); null in
     # results of earlier versions, which recorded the last epoch alone
     payload_epochs: tuple[int, int] | None = None
-    bytes_sent: list[list[float]] = []  # [P][P] payload, mean of payload_epochs
+    traffic: Traffic | None = None  # bytes between ranks, by one definition for all systems; null for a failed run
+    bytes_sent: list[list[float]] = []  # [P][P] payload of messages, mean of payload_epochs
     bytes_sent_first_epoch: list[list[int]] = []
-    collective_bytes: list[float] = []  # [P] payload, mean of payload_epochs
+    collective_bytes: list[float] = []  # [P] tensors handed to collectives, mean of payload_epochs
     control_bytes: list[float] = []
     messages: list[list[float]] = []
     memory: list[MemoryPeak] = []  # of each device, and of each host beside its GPUs: all that is resident

@@ -119,6 +119,10 @@ def test_prediction_and_run_of_one_experiment_compare_and_send_the_same_bytes(
     assert invoke(["compare", predicted, measured, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["bytes_differ"], found["messages_differ"], found["epochs_compared"]) == (0, 0, 3)
+    traffic = [read_result(RunDirectory(Path(side)).result).traffic for side in (predicted, measured)]
+    assert traffic[0] is not None
+    assert traffic[0].by_link
+    assert traffic[0].model_copy(update={"by_link": []}) == traffic[1]
     both = tmp_path / "both.json"
     assert invoke(["compare", predicted, measured, "--trace", str(both)]) == 0
     assert "exchange" in capsys.readouterr().out

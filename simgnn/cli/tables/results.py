@@ -8,6 +8,7 @@ from simgnn.cli.tables.console import note, print_json
 from simgnn.record.energy import PART_NAMES, describe
 from simgnn.record.memory import Place, fullest_memory
 from simgnn.record.result import Result
+from simgnn.record.traffic import LinkTraffic
 from simgnn.report.terminal import print_table
 from simgnn.units import readable_bytes
 
@@ -35,18 +36,35 @@ def percent(value: float | None) -> str:
     return UNMEASURED if value is None else f"{100 * value:.1f} %"
 
 
-def bytes_per_epoch(result: Result) -> float | None:
-    """Return the payload bytes of all ranks per epoch, in messages and collectives: the mean over the result's payload
-    epochs. None for a failed run, whose ranks did not report what they sent."""
-    return sum(map(sum, result.bytes_sent)) + sum(result.collective_bytes) if result.bytes_sent else None
+def traffic_bytes(result: Result) -> float | None:
+    """Return the bytes that all ranks send to one another per epoch, in the mean of the result's payload epochs. None
+    for a failed run, whose ranks did not report what they sent."""
+    return None if result.traffic is None else sum(result.traffic.total)
 
 
-def payload_name(result: Result) -> str:
-    """Return a label for :func:`bytes_per_epoch` that states its epochs, counted from 1."""
+def traffic_name(result: Result) -> str:
+    """Return a label for :func:`traffic_bytes` that states its epochs, counted from 1."""
     if result.payload_epochs is None:
-        return "payload of the last epoch"
+        return "traffic between ranks"
     first, last = (epoch + 1 for epoch in result.payload_epochs)
-    return f"payload of epoch {first}" if first == last else f"payload, mean of epochs {first} to {last}"
+    return f"traffic of epoch {first}" if first == last else f"traffic, mean of epochs {first} to {last}"
+
+
+def traffic_lines(result: Result) -> list[tuple[str, str]]:
+    """Return the traffic between ranks, its control messages, and what the links of each kind carry."""
+    traffic = result.traffic
+    if traffic is None:
+        return []
+    control = sum(traffic.control)
+    rest = f" ({amount(sum(traffic.payload))} payload, {amount(control)} control)" if control else ""
+    return [
+        (traffic_name(result), amount(traffic_bytes(result)) + rest),
+        *((f"over links.{one.link}", _carried(one)) for one in traffic.by_link),
+    ]
+
+
+def _carried(one: LinkTraffic) -> str:
+    return f"{amount(one.total_bytes)}, at most {amount(one.busiest_bytes)} ({one.busiest})"
 
 
 def communication_s(result: Result) -> float | None:
@@ -105,7 +123,7 @@ def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
         ("communication not hidden, slowest rank", seconds(communication_s(result))),
-        (payload_name(result), amount(bytes_per_epoch(result))),
+        *traffic_lines(result),
         *memory_lines(result, verbose),
         *((name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in energy),
         ("rows of other hosts that caches had", _hits(result)),
@@ -144,7 +162,7 @@ def _show_ranks(result: Result, most: int = 16) -> None:
     rows = []
     for rank, one in enumerate(result.per_rank[:most]):
         times = map(seconds, (one.compute_s, one.wait_s, one.comm_total_s, one.comm_exposed_s))
-        sent = sum(result.bytes_sent[rank]) if result.bytes_sent else None
+        sent = None if result.traffic is None else result.traffic.total[rank]
         rows.append([str(rank), *times, amount(sent), amount(memory[rank] if memory else None)])
     print_table("", columns, rows)
     if len(result.per_rank) > most:
@@ -161,7 +179,7 @@ def compared_quantities(predicted: Result, measured: Result) -> list[dict[str, A
     quantities: list[tuple[str, Callable[[Result], float | None], Callable[[float | None], str]]] = [
         ("epoch, median", lambda result: result.epoch_s_median, seconds),
         ("communication not hidden, slowest rank", communication_s, seconds),
-        (payload_name(measured), bytes_per_epoch, amount),
+        (traffic_name(measured), traffic_bytes, amount),
         ("memory, fullest rank", memory_bytes, amount),
         (f"test {metric_name(measured)} reached", lambda result: last_accuracy(result)[1], percent),
     ]
