@@ -81,7 +81,13 @@ WeightsOption = Annotated[
     ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier run directory.")]
-VerboseOption = Annotated[bool, typer.Option("--verbose", help="Print details, such as the parts of memory.")]
+VerboseOption = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        help="Print the parts of memory; check what limits a prediction even where that takes long.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
 ActivityOption = Annotated[
     Path | None, path_option("--activity", "RUNDIR", "A real run: its decisions are replayed, its accuracy is timed.")

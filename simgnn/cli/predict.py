@@ -1,6 +1,7 @@
 """Simulates an experiment and writes its result and run directory, for ``simulate``, ``demo`` and studies."""
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from simgnn.record.summary import buffer_bytes
 from simgnn.record.traffic import traffic_by_rank
 from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto
+from simgnn.sim.limited_by.find import EVENTS, Resimulation, find_limits
 from simgnn.sim.link_traffic import traffic_by_link
 from simgnn.sim.simulate import Simulation, simulate
 from simgnn.sim.spread.intervals import Spread, estimate_spread
@@ -97,9 +99,12 @@ def predict(
     chosen: ChosenProfile | None = None,
     activity: Path | None = None,
     counted: Path | None = None,
+    limits: bool = True,
+    thorough: bool = False,
 ) -> Prediction:
     """Simulate an experiment on its profile (or on ``chosen``), with the decisions of the run in ``activity``, and with
-    batches of the sizes in ``counted``. Raises :class:`ConfigError` for layers that declare no cost."""
+    batches of the sizes in ``counted``. ``limits``: find what limits it, which takes a few more simulations;
+    ``thorough``: also where these take long. Raises :class:`ConfigError` for layers that declare no cost."""
     chosen = chosen or known_profile(experiment)
     chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
     if activity is not None:
@@ -113,19 +118,47 @@ def predict(
     with reported(getattr(experiment, slot) for slot in SLOTS):
         found = find_activity(prepared, activity)
         reporter.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
-        simulation = simulate(
+        again = _simulation_of(prepared, found, threads)
+        simulation = again.simulate(machine, experiment.train.epochs)
+        spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
+        limited_by = None
+        if limits and simulation.status == "ok":
+            jitter_s = spread.epoch_s_median - simulation.epoch_s_median if spread.jitter_known else 0.0
+            limited_by = find_limits(
+                simulation,
+                machine,
+                again,
+                stats=prepared.stats,
+                activity=found.activity,
+                jitter_s=max(jitter_s, 0.0),
+                events=inf if thorough else EVENTS,
+            )
+    result = _result(prepared, chosen, machine, simulation, spread, found)
+    result = result.model_copy(update={"limited_by": limited_by})
+    return Prediction(prepared, chosen, simulation, spread, result)
+
+
+def _simulation_of(prepared: Prepared, found: Replay, threads: int | str) -> Resimulation:
+    """Return how to place and simulate a prepared experiment with the decisions ``found``."""
+    experiment = prepared.experiment
+    run = experiment.train
+
+    def place(profile: Profile) -> Machine:
+        return Machine.place(profile, experiment.rank_hosts(), None if isinstance(threads, str) else threads)
+
+    def simulated(machine: Machine, epochs: int) -> Simulation:
+        return simulate(
             prepared.planned.program,
             machine,
             stats=prepared.stats,
-            epochs=experiment.train.epochs,
+            epochs=epochs,
             activity=found.activity,
-            evaluate_every=experiment.train.eval_every or experiment.train.epochs,  # the last epoch is always evaluated
-            stops=Stops(experiment.train.epochs, checkpoint_every=experiment.train.checkpoint_every),
-            schedule=prepared.experiment.schedule,
+            evaluate_every=run.eval_every or run.epochs,  # the last epoch is always evaluated
+            stops=Stops(run.epochs, checkpoint_every=run.checkpoint_every),
+            schedule=experiment.schedule,
         )
-    spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
-    result = _result(prepared, chosen, machine, simulation, spread, found)
-    return Prediction(prepared, chosen, simulation, spread, result)
+
+    return Resimulation(place, simulated)
 
 
 def check_declared(prepared: Prepared) -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 import simgnn
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
+from simgnn.record.limited_by import LimitedBy
 from simgnn.record.memory import MemoryPeak
 from simgnn.record.traffic import Traffic
 from simgnn.schema_faults import sentences
@@ -111,6 +112,7 @@ class Result(_Table):
     epoch_s_median: float | None
     epoch_s_interval: tuple[float, float] | None = None  # 90 % of an epoch's distribution
     jitter: JitterCorrection | None = None
+    limited_by: LimitedBy | None = None  # of a prediction that fits into memory
     per_rank: list[RankTimes] = []
     # first and last epoch, from 0, of those whose mean bytes and messages are recorded (simgnn.record.summary); null in
     # results of earlier versions, which recorded the last epoch alone

@@ -31,7 +31,7 @@ def command(
 
     if out is not None:
         check_free(out, force)
-    prediction = predict(loaded, Reporter(quiet=as_json), activity=activity)
+    prediction = predict(loaded, Reporter(quiet=as_json), activity=activity, thorough=verbose)
     written = None if out is None else write_prediction(prediction, out, force)
     show_result(prediction.result, as_json, written, verbose)
     if prediction.result.status == "oom":

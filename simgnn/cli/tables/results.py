@@ -106,6 +106,10 @@ def show_result(result: Result, as_json: bool, written: Path | None, verbose: bo
     print_table(f"{result.name}: {how} on {where} ({result.status})", ["", "value"], rows)
     if len(result.per_rank) > 1:
         _show_ranks(result)
+    if result.limited_by is not None:
+        print("limited by")
+        for name, text in result.limited_by.lines().items():
+            print(f"  {name + ':':<11}{text}")
     for text in qualifications(result):
         note(text)
     if written is not None:

@@ -84,17 +84,18 @@ def local_copy(context: Context, begin: Begin) -> Outcome:
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     if compiled.op.work:
         return compute(context, begin)
-
-    def price() -> IntArray:
-        nbytes = copied_bytes(pricer.sizes, compiled, turn)
-        durations = np.zeros(len(nbytes), dtype=np.int64)
-        for size in np.unique(nbytes).tolist():
-            priced = pricer.work_ps(compiled, turn, (Work("copy", {"bytes": size, "item_bytes": 1}),))
-            durations[nbytes == size] = priced[nbytes == size]
-        return durations
-
-    durations = pricer.once("copy", compiled, turn, price)
+    durations = pricer.once("copy", compiled, turn, lambda: copy_ps(pricer, compiled, turn))
     return _on_device(context, begin, int(durations[begin.rank]))
+
+
+def copy_ps(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
+    """Ticks that a copy of an op's bytes on the device takes on every rank, int64 [P]."""
+    nbytes = copied_bytes(pricer.sizes, compiled, turn)
+    durations = np.zeros(len(nbytes), dtype=np.int64)
+    for size in np.unique(nbytes).tolist():
+        priced = pricer.work_ps(compiled, turn, (Work("copy", {"bytes": size, "item_bytes": 1}),))
+        durations[nbytes == size] = priced[nbytes == size]
+    return durations
 
 
 def host_copy(context: Context, begin: Begin) -> Outcome:
