@@ -63,7 +63,8 @@ RanksOption = Annotated[
     typer.Option(
         "--ranks",
         metavar="P",
-        help="P ranks in all, on one host unless --set cluster.hosts or cluster.ranks_per_host says otherwise.",
+        help="Total number of processes (ranks), over all hosts. They share one host unless --set cluster.hosts=H (or "
+        "cluster.ranks_per_host=R) spreads them.",
         show_default=False,
     ),
 ]

@@ -37,7 +37,7 @@ def load_experiment(
     """Read an experiment, a TOML file or the name of a shipped system, and apply ``overrides`` such as
     "train.epochs=20".
 
-    ``ranks`` is the number of ranks in all, on one host unless ``overrides`` state hosts; ``trains`` as in
+    ``ranks`` is the total number of ranks, on one host unless ``overrides`` state hosts; ``trains`` as in
     :meth:`Experiment.from_table`. Relative paths in a file (graph, profile) are relative to that file; those of the
     command line to the working directory. Raises :class:`ConfigError` with all faults at once."""
     layers = inherited(_locate(argument), system_path, system_names())
@@ -101,16 +101,16 @@ def _command_line(overrides: Iterable[str], ranks: int | None, epochs: int | Non
 
 
 def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
-    """Return ``[cluster]`` for so many ranks in all, on one host unless ``stated`` has hosts or ranks per host. Raises
-    :class:`ConfigError` if the numbers disagree. The schema rejects values that are not numbers."""
+    """Return ``[cluster]`` for a total of so many ranks, on one host unless ``stated`` has hosts or ranks per host.
+    Raises :class:`ConfigError` if the numbers disagree. The schema rejects values that are not numbers."""
     counts = {key: n for key in ("hosts", "ranks_per_host") if type(n := stated.get(key)) is int and n >= 1}
     each = math.prod(counts.values())
     if ranks % each or (len(counts) == 2 and ranks != each):
         told = " and ".join(f"cluster.{key} = {value}" for key, value in counts.items())
         expected = f"{each}" if len(counts) == 2 else f"a multiple of {each}"
         raise ConfigError(
-            f"--ranks: got {ranks} with {told} (--set), expected {expected}: --ranks is the number of all ranks; "
-            f"change it, or {'remove it' if len(counts) == 2 else f'cluster.{next(iter(counts))}'}"
+            f"--ranks: got {ranks} with {told} (--set), expected {expected}: --ranks is the total number of processes "
+            f"on all hosts; change it, or {'remove it' if len(counts) == 2 else f'cluster.{next(iter(counts))}'}"
         )
     if "ranks_per_host" in stated:
         return {} if "hosts" in stated else {"hosts": ranks // each}

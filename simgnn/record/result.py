@@ -158,7 +158,11 @@ class Result(_Table):
         """List the reasons why numbers are less reliable than measurements of the machine, one line each."""
         lines = []
         if self.uncalibrated:
-            lines.append(f"uncalibrated: times of '{self.hardware}' were not measured on the machine that it describes")
+            lines.append(
+                f"uncalibrated: '{self.hardware}' describes its machine by datasheets, publications and assumptions; "
+                "nothing was measured there. Compare alternatives with it, but expect single times to be off by more "
+                "than the documented errors (`simgnn calibrate` measures a machine)"
+            )
         if self.assumed:
             lines.append(
                 f"assumed: '{self.hardware}' has no measurement of {', '.join(self.assumed)}: sums and passes stand in "
@@ -166,7 +170,10 @@ class Result(_Table):
             )
         if self.extrapolated:
             names = ", ".join(self.extrapolated[:5]) + (", ..." if len(self.extrapolated) > 5 else "")
-            lines.append(f"extrapolated beyond what was measured: {names}")
+            lines.append(
+                f"sizes beyond the calibration: {len(self.extrapolated)} ops are smaller or larger than what the "
+                f"profile was measured with, so that their times are extrapolated: {names}"
+            )
         if self.transferred:
             lines.append("transferred: the activity was recorded on another partition")
         if self.synthetic:

@@ -126,7 +126,7 @@ def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
         ("first epoch", seconds(result.epoch_s[0] if result.epoch_s else None)),
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
-        ("communication not hidden, slowest rank", seconds(communication_s(result))),
+        ("communicating while nothing computes, slowest rank", seconds(communication_s(result))),
         *traffic_lines(result),
         *memory_lines(result, verbose),
         *((name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in energy),
@@ -161,7 +161,7 @@ def _hits(result: Result) -> str:
 
 
 def _show_ranks(result: Result, most: int = 16) -> None:
-    columns = ["rank", "compute", "wait", "communication", "not hidden", "sent per epoch", "memory"]
+    columns = ["rank", "compute", "wait", "communication", "without computing", "sent per epoch", "memory"]
     memory = result.peak_memory_bytes or result.buffer_bytes
     rows = []
     for rank, one in enumerate(result.per_rank[:most]):
@@ -182,7 +182,7 @@ def compared_quantities(predicted: Result, measured: Result) -> list[dict[str, A
     """Return the quantities that ``simgnn demo`` compares, with errors relative to the measured values."""
     quantities: list[tuple[str, Callable[[Result], float | None], Callable[[float | None], str]]] = [
         ("epoch, median", lambda result: result.epoch_s_median, seconds),
-        ("communication not hidden, slowest rank", communication_s, seconds),
+        ("communicating while nothing computes, slowest rank", communication_s, seconds),
         (traffic_name(measured), traffic_bytes, amount),
         ("memory, fullest rank", memory_bytes, amount),
         (f"test {metric_name(measured)} reached", lambda result: last_accuracy(result)[1], percent),
