@@ -123,6 +123,25 @@ def format_quantity(value: float, dimension: str) -> str:
     return f"{text} {unit}"
 
 
+def readable_bytes(value: float) -> str:
+    """Format a number of bytes for reading: four digits in a binary unit, "66.42 GiB"."""
+    scale, unit = _binary_unit(value)
+    return f"{value / scale:,.4g} {unit}"
+
+
+def share_of_bytes(value: float, whole: float) -> str:
+    """Format bytes as a part of a whole: "66.4 of 80 GiB (83 %)", or "96 MiB of 80 GiB (0.12 %)"."""
+    (own, smaller), (scale, unit) = _binary_unit(value), _binary_unit(whole)
+    share = 100 * value / whole
+    part = f"{value / own:,.3g}" if unit == smaller else f"{value / own:,.3g} {smaller}"
+    return f"{part} of {whole / scale:,.3g} {unit} ({f'{share:.0f}' if share >= 1 else f'{share:.2g}'} %)"
+
+
+def _binary_unit(value: float) -> tuple[float, str]:
+    fitting = [(2.0**power, f"{prefix}B") for prefix, power in _BINARY.items() if abs(value) >= 2**power]
+    return max(fitting, default=(1.0, "B"))
+
+
 @cache
 def units(dimension: str) -> Scales:
     """Return every unit of a dimension with its size in SI."""

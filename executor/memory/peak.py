@@ -201,6 +201,12 @@ class PeakMemory:
             )
         return self.method
 
+    def capacity_bytes(self) -> int:
+        """Return the memory that this rank's tensors lie in: of its GPU, or of the machine."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.get_device_properties(self.device).total_memory)
+        return int(psutil.virtual_memory().total)
+
     def resident_bytes(self) -> int:
         """Return the peak of resident memory since the first epoch, including the allocator's slack; at least 0."""
         if self.device.type == "cuda":

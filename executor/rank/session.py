@@ -43,6 +43,7 @@ from simgnn.program.drain_points import Stops
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
 from simgnn.record.logs import check_log
+from simgnn.record.memory import result_fields
 from simgnn.record.result import EarlyStop
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
@@ -313,7 +314,8 @@ class Session:
     def _finish(self, done: int, ended: EarlyStop | None) -> None:
         """Write checkpoint, model and records after ``done`` epochs; ``ended``: why there were not more."""
         plan, world = self.plan, self.world
-        held = (self.memory.peak_bytes(), self.memory.resident_bytes(), self.memory.baseline)
+        memory = self.memory
+        held = (memory.peak_bytes(), memory.resident_bytes(), memory.baseline, memory.capacity_bytes())
         self.memory.close()
         # after the peak was read: the copies that it makes are no part of training
         self._checkpoint(done)
@@ -327,8 +329,9 @@ class Session:
         self.notes.close()
         gathered = zip(*world.gather([float(number) for number in held]), strict=True)
         self.energy.stop()  # no rank trains any more, no device computes
-        names = "peak_memory_bytes", "resident_memory_bytes", "idle_memory_bytes"
-        memory = {name: [int(number) for number in ranks] for name, ranks in zip(names, gathered, strict=True)}
+        names = "peak_memory_bytes", "resident_memory_bytes", "idle_memory_bytes", "capacity_bytes"
+        numbers = {name: [int(number) for number in ranks] for name, ranks in zip(names, gathered, strict=True)}
+        fields = result_fields(numbers, plan.program.hosts, world.device.type == "cuda")
         apart = {name: apart.pairs for name, apart in self.context.apart.items()}
         lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""
         with writing(plan.trace):
@@ -346,7 +349,7 @@ class Session:
             notes += [FILLED_LATE.format(epoch) for epoch in self._filled_late]
             with writing(plan.root):
                 write_report(
-                    plan, "ok", history=self.history, memory=memory, facts=self._facts(), notes=notes, ended=ended
+                    plan, "ok", history=self.history, memory=fields, facts=self._facts(), notes=notes, ended=ended
                 )
         world.barrier()
 

@@ -24,6 +24,7 @@ from simgnn.record.energy import sum_of
 from simgnn.record.result import EarlyStop, Result, environment, versions, write_result
 from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
 from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, payload_epochs, per_rank, rank_times
+from simgnn.record.traffic import traffic_by_rank
 from simgnn.seal import seal_folder
 from simgnn.tomlfile import write_atomically
 
@@ -63,14 +64,15 @@ def write_report(
     status: Literal["ok", "failed"],
     message: str = "",
     history: History | None = None,
-    memory: Mapping[str, list[int]] | None = None,
+    memory: Mapping[str, Any] | None = None,
     facts: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
     ended: EarlyStop | None = None,
 ) -> Result:
     """Write trace, ops, traffic, batches (of a mini-batch run), activity (policies' decisions, if any) and
     ``result.json``, then seal the files that a replay reads. A failed run gets the same files, as far as it ran.
-    ``notes`` qualify its numbers; ``ended``: why it trained fewer epochs than the plan has."""
+    ``memory``: fields of the result; ``notes`` qualify its numbers; ``ended``: why it trained fewer epochs than the
+    plan has."""
     run, program, ranks = RunDirectory(plan.root), plan.program, plan.ranks
     whole = status == "ok"  # else ranks have not written all their counts and readings, or those of other epochs
     trace = merge_trace(plan.trace, program)
@@ -115,6 +117,7 @@ def write_report(
         epoch_s_median=float(np.median(steady)) if steady else None,
         per_rank=rank_times(columns, ranks) if seconds else [],
         payload_epochs=(counted[0], counted[-1]) if counted else None,
+        traffic=traffic_by_rank(program, columns.table, counted) if whole else None,
         bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, counted) if whole else [],
         bytes_sent_first_epoch=pair_matrix(counts[FIRST], program, ranks, 1) if whole else [],
         messages=mean_matrix(counts[TOLD], program, ranks, 0, counted) if whole else [],

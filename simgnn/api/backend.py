@@ -60,7 +60,8 @@ class CommandBackend:
         return Counted.of(prepared)
 
     def predict(self, experiment: Experiment, profile: Profile, counted: Path | None = None) -> Predicted:
-        prediction = predict(experiment, self._quiet, ChosenProfile(profile, profile.meta.name, False), counted=counted)
+        chosen = ChosenProfile(profile, profile.meta.name, False)
+        prediction = predict(experiment, self._quiet, chosen, counted=counted, limits=False)
         threads = experiment.hardware.threads_per_rank
         machine = Machine.place(profile, prediction.simulation.program.hosts, None if threads == "auto" else threads)
         return Predicted(prediction.result, prediction.simulation.program, machine)

@@ -1,6 +1,7 @@
 """Predicts an experiment by simulation, and writes the run directory of a prediction."""
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,11 @@ from simgnn.record.result import (
 )
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
 from simgnn.record.summary import buffer_bytes
+from simgnn.record.traffic import traffic_by_rank
 from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto
+from simgnn.sim.limited_by.find import EVENTS, Resimulation, find_limits
+from simgnn.sim.link_traffic import traffic_by_link
 from simgnn.sim.simulate import Simulation, simulate
 from simgnn.sim.spread.intervals import Spread, estimate_spread
 
@@ -56,7 +60,10 @@ UNLOADED = (
 )
 STOPS_EARLY = "train.patience = {}: training may end before epoch {}; this is the time of all {} epochs, an upper bound"
 TIMED = "time_to_accuracy is the accuracy that the run {} reached after its epochs, at their predicted ends"
-RESERVED = "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here"
+RESERVED = (
+    "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here. CUDA's "
+    "context and NCCL's own buffers, some hundred MiB on a GPU, are not in it"
+)
 
 
 @dataclass(frozen=True)
@@ -110,9 +117,12 @@ def predict(
     chosen: ChosenProfile | None = None,
     activity: Path | None = None,
     counted: Path | None = None,
+    limits: bool = True,
+    thorough: bool = False,
 ) -> Prediction:
     """Simulate an experiment on its profile (or on ``chosen``), with the decisions of the run in ``activity``, and with
-    batches of the sizes in ``counted``. Raises :class:`ConfigError` for layers that declare no cost."""
+    batches of the sizes in ``counted``. ``limits``: find what limits it, which takes a few more simulations;
+    ``thorough``: also where these take long. Raises :class:`ConfigError` for layers that declare no cost."""
     chosen = chosen or known_profile(experiment)
     chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
     if activity is not None:
@@ -126,19 +136,47 @@ def predict(
     with reported(getattr(experiment, slot) for slot in SLOTS):
         found = find_activity(prepared, activity)
         progress.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
-        simulation = simulate(
+        again = _simulation_of(prepared, found, threads)
+        simulation = again.simulate(machine, experiment.train.epochs)
+        spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
+        limited_by = None
+        if limits and simulation.status == "ok":
+            jitter_s = spread.epoch_s_median - simulation.epoch_s_median if spread.jitter_known else 0.0
+            limited_by = find_limits(
+                simulation,
+                machine,
+                again,
+                stats=prepared.stats,
+                activity=found.activity,
+                jitter_s=max(jitter_s, 0.0),
+                events=inf if thorough else EVENTS,
+            )
+    result = _result(prepared, chosen, machine, simulation, spread, found)
+    result = result.model_copy(update={"limited_by": limited_by})
+    return Prediction(result, None, prepared, chosen, simulation, spread)
+
+
+def _simulation_of(prepared: Prepared, found: Replay, threads: int | str) -> Resimulation:
+    """Return how to place and simulate a prepared experiment with the decisions ``found``."""
+    experiment = prepared.experiment
+    run = experiment.train
+
+    def place(profile: Profile) -> Machine:
+        return Machine.place(profile, experiment.rank_hosts(), None if isinstance(threads, str) else threads)
+
+    def simulated(machine: Machine, epochs: int) -> Simulation:
+        return simulate(
             prepared.planned.program,
             machine,
             stats=prepared.stats,
-            epochs=experiment.train.epochs,
+            epochs=epochs,
             activity=found.activity,
-            evaluate_every=experiment.train.eval_every or experiment.train.epochs,  # the last epoch is always evaluated
-            stops=Stops(experiment.train.epochs, checkpoint_every=experiment.train.checkpoint_every),
-            schedule=prepared.experiment.schedule,
+            evaluate_every=run.eval_every or run.epochs,  # the last epoch is always evaluated
+            stops=Stops(run.epochs, checkpoint_every=run.checkpoint_every),
+            schedule=experiment.schedule,
         )
-    spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
-    result = _result(prepared, chosen, simulation, spread, found)
-    return Prediction(result, None, prepared, chosen, simulation, spread)
+
+    return Resimulation(place, simulated)
 
 
 def check_declared(prepared: Prepared) -> None:
@@ -180,9 +218,18 @@ def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> 
     return run.root
 
 
-def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, spread: Spread, found: Replay) -> Result:
+def _result(
+    prepared: Prepared,
+    chosen: ChosenProfile,
+    machine: Machine,
+    simulation: Simulation,
+    spread: Spread,
+    found: Replay,
+) -> Result:
     """Build the result of a prediction with the decisions ``found``. It has no times and energy if memory runs out."""
-    memory, reserved = simulation.memory, simulation.memory.reserved
+    memory = simulation.memory
+    traffic = traffic_by_rank(simulation.program, simulation.columns, simulation.payload_epochs)
+    traffic = traffic.model_copy(update={"by_link": traffic_by_link(simulation, machine, found.activity)})
     experiment, program, facts = prepared.experiment, simulation.program, prepared.stats.facts
     train = experiment.train
     fits = simulation.status == "ok"
@@ -208,15 +255,17 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
         energy_J=sum_of(energy, "device", "total_J"),
         energy=energy,
         payload_epochs=(simulation.payload_epochs[0], simulation.payload_epochs[-1]),
+        traffic=traffic,
         bytes_sent=simulation.bytes_sent().tolist(),
         bytes_sent_first_epoch=simulation.traffic.matrix(0).tolist(),
         collective_bytes=simulation.sum_by_rank("collective_bytes").tolist(),
         control_bytes=simulation.sum_by_rank("control_bytes").tolist(),
         messages=simulation.messages().tolist(),
+        memory=list(memory.peaks),
         buffer_bytes=buffer_bytes(program),
         peak_memory_bytes=np.where(memory.gpu, memory.device, memory.both).tolist(),
         host_memory_bytes=memory.host.tolist() if memory.gpu.all() else None,
-        resident_memory_bytes=reserved.tolist() if reserved is not None and memory.gpu.all() else None,
+        resident_memory_bytes=memory.reserved.tolist() if memory.reserved is not None and memory.gpu.all() else None,
         input_rows=None if batches is None else input_rows(batches),
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         time_to_accuracy=timed or None,
@@ -239,7 +288,7 @@ def _result(prepared: Prepared, chosen: ChosenProfile, simulation: Simulation, s
         confidence={
             "hardware": f"numbers of '{chosen.profile.meta.name}': {', '.join(sources)}",
             **({"interval": _interval_confidence(spread)} if fits else {}),
-            **({} if reserved is None else {"resident_memory_bytes": RESERVED}),
+            **({} if memory.reserved is None else {"memory": RESERVED}),
         },
     )
 

@@ -21,13 +21,15 @@ def simulate(
     activity: PathLike | None = None,
     out: PathLike | None = None,
     force: bool = False,
+    thorough: bool = False,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> Prediction:
     """Predict how long an experiment takes, what it sends and how much memory it needs; loads no torch.
 
     ``experiment``, ``hardware``, ``ranks``, ``epochs``, ``set``: as in :func:`simgnn.load_experiment`; without a
     profile, this machine's last calibration. ``activity``: a run whose decisions are replayed. ``out``: run directory
-    to write, ``force``: also in place of an earlier one. ``progress`` gets lines of text, as ``print`` does.
+    to write, ``force``: also in place of an earlier one. ``thorough``: check what limits the epoch also where
+    that takes many simulations. ``progress`` gets lines of text, as ``print`` does.
 
     If memory runs out, ``result.status`` is "oom" and there are no times. Raises
     :class:`~simgnn.errors.SimgnnError` for what cannot be predicted."""
@@ -35,7 +37,7 @@ def simulate(
     recorded, directory = path_of(activity, "--activity"), path_of(out, "--out")
     if directory is not None:
         check_free(directory, force)
-    prediction = predict(loaded, progress_of(progress), activity=recorded)
+    prediction = predict(loaded, progress_of(progress), activity=recorded, thorough=thorough)
     if directory is None:
         return prediction
     return replace(prediction, directory=write_prediction(prediction, directory, force))

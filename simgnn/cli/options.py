@@ -63,7 +63,8 @@ RanksOption = Annotated[
     typer.Option(
         "--ranks",
         metavar="P",
-        help="P ranks in all, on one host unless --set cluster.hosts or cluster.ranks_per_host says otherwise.",
+        help="Total number of processes (ranks), over all hosts. They share one host unless --set cluster.hosts=H (or "
+        "cluster.ranks_per_host=R) spreads them.",
         show_default=False,
     ),
 ]
@@ -81,6 +82,13 @@ WeightsOption = Annotated[
     ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace an earlier run directory.")]
+VerboseOption = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        help="Print the parts of memory; check what limits a prediction even where that takes long.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print machine-readable output.")]
 ActivityOption = Annotated[
     Path | None, path_option("--activity", "RUNDIR", "A real run: its decisions are replayed, its accuracy is timed.")

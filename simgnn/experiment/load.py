@@ -39,7 +39,7 @@ def load_experiment(
     "train.epochs=20", or values by key (``{"train.epochs": 20}``). Of an experiment that is loaded already, options
     that an override leaves without effect go back to their defaults.
 
-    ``ranks`` is the number of ranks in all, on one host unless ``overrides`` state hosts; ``trains`` as in
+    ``ranks`` is the total number of ranks, on one host unless ``overrides`` state hosts; ``trains`` as in
     :meth:`Experiment.from_table`. Relative paths in a file (graph, profile) are relative to that file; those of
     overrides to the working directory. Raises :class:`ConfigError` with all faults at once."""
     over = _overriding(overrides, ranks, epochs, hardware)
@@ -121,16 +121,16 @@ def _override(key: object, value: object) -> Table:
 
 
 def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
-    """Return ``[cluster]`` for so many ranks in all, on one host unless ``stated`` has hosts or ranks per host. Raises
-    :class:`ConfigError` if the numbers disagree. The schema rejects values that are not numbers."""
+    """Return ``[cluster]`` for a total of so many ranks, on one host unless ``stated`` has hosts or ranks per host.
+    Raises :class:`ConfigError` if the numbers disagree. The schema rejects values that are not numbers."""
     counts = {key: n for key in ("hosts", "ranks_per_host") if type(n := stated.get(key)) is int and n >= 1}
     each = math.prod(counts.values())
     if ranks % each or (len(counts) == 2 and ranks != each):
         told = " and ".join(f"cluster.{key} = {value}" for key, value in counts.items())
         expected = f"{each}" if len(counts) == 2 else f"a multiple of {each}"
         raise ConfigError(
-            f"--ranks: got {ranks} with {told} (--set), expected {expected}: --ranks is the number of all ranks; "
-            f"change it, or {'remove it' if len(counts) == 2 else f'cluster.{next(iter(counts))}'}"
+            f"--ranks: got {ranks} with {told} (--set), expected {expected}: --ranks is the total number of processes "
+            f"on all hosts; change it, or {'remove it' if len(counts) == 2 else f'cluster.{next(iter(counts))}'}"
         )
     if "ranks_per_host" in stated:
         return {} if "hosts" in stated else {"hosts": ranks // each}

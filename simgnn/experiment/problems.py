@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from simgnn.policy import Policy
+from simgnn.registry import shipped
 from simgnn.spelling import nearest
 
 Origin = Callable[[tuple[str, ...]], str]
@@ -119,7 +121,7 @@ def _of_whole(known: Sequence[str], message: str) -> tuple[str, str]:
 def _sentence(model: type[BaseModel], key: str, table: Mapping[str, Any], fault: Mapping[str, Any]) -> str:
     known = tuple(model.model_fields)
     if fault["type"] == "extra_forbidden":
-        return f"unknown key{nearest(key, known)}; known keys: {', '.join(known)}"
+        return _of_other_kinds(model, key) or f"unknown key{nearest(key, known)}; known keys: {', '.join(known)}"
     field = model.model_fields.get(key)
     if fault["type"] == "value_error" or field is None:
         return f"got {shown(table.get(key))}, {re.sub('^Value error, ', '', fault['msg'])}"
@@ -132,6 +134,19 @@ def _sentence(model: type[BaseModel], key: str, table: Mapping[str, Any], fault:
     about = f": {field.description}" if field.description else ""
     example = "" if field.default is None or field.is_required() else f"; for example {key} = {shown(field.default)}"
     return f"got {shown(value)}, expected {takes}{hint}{about}{example}"
+
+
+def _of_other_kinds(model: type[BaseModel], key: str) -> str | None:
+    """Describe an option that only other kinds of the slot have; None: none has it."""
+    if not issubclass(model, Policy):
+        return None
+    having = [kind for kind, other in shipped(model.slot).items() if key in other.model_fields]
+    if not having:
+        return None
+    own = [name for name in model.model_fields if name != "kind"]
+    here, takes = model.model_fields["kind"].default or model.__name__, ", ".join(own) or "no options"
+    kinds = " or ".join(f"{model.slot}.kind = '{kind}'" for kind in having)
+    return f"an option of {kinds} only; '{here}' takes {takes}. Change the kind, or remove {model.slot}.{key}"
 
 
 def expected(field: FieldInfo) -> str:

@@ -79,9 +79,9 @@ def _sparse_sums(model: ModelSection, inputs: InputRows, whole: bool) -> list[st
     why = "the graph's features are sparse, and layer 1 sums them before it transforms them, which is done only once"
     if whole:
         return [
-            f"model.kind: got '{model.kind}', a class with only forward, expected one with prepare, aggregate and "
-            "update: the graph's features are sparse, and sums of them are not made in every epoch; give it these "
-            "methods, so that it transforms rows first"
+            f"model.kind: got '{model.kind}', which has only forward, but the graph's features are sparse: they are "
+            "multiplied by weights before neighbours are summed, and forward does both at once. Split it into prepare, "
+            "aggregate and update (README, 'Your own layer'), or store the features as a dense array"
         ]
     found = []
     if model.hoist != "auto":

@@ -147,8 +147,9 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
         experiment = with_default_cluster(experiment, None)
     if experiment.ranks != stats.ranks:
         raise ConfigError(
-            f"cluster.ranks_per_host: got {experiment.ranks} ranks in all, expected {stats.ranks}, those of the "
-            f"partition in {path}"
+            f"cluster.ranks_per_host: got a total of {experiment.ranks} processes, but {path} holds a partition into "
+            f"{stats.ranks}: use --ranks {stats.ranks}, or make a file for {experiment.ranks} with simgnn partition "
+            f"--ranks {experiment.ranks} --stats FILE"
         )
     return experiment, stats.on_hosts(np.asarray(experiment.rank_hosts(), dtype=np.int64))
 
@@ -184,7 +185,10 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
     Raises :class:`ConfigError` if the experiment states another one."""
     known, stated = stats.made_by, experiment.partition
     if known is None:
-        note = f"{path.name} does not say which partition policy made it: the experiment's [partition] is not checked"
+        note = (
+            f"{path.name} does not say how its partition was made, so nobody checked that it is the experiment's "
+            f"partition.kind = '{stated.label}'; state it there as [partition.made_by]"
+        )
         return experiment, replace(stats, notes=(*stats.notes, note))
     problems, maker = [], known["kind"]
     for key in sorted(stated.model_fields_set & set(type(stated).model_fields)):
@@ -192,8 +196,8 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
         if got is not None and got != known.get(key):
             made = shown(known[key]) if key in known else f"none (partition.kind = '{maker}')"
             problems.append(
-                f"partition.{key}: got {shown(got)}, expected {made}, with which {path} was made: change the key, or "
-                "make the file anew with simgnn partition --stats"
+                f"partition.{key}: got {shown(got)}, but the partition in {path} was made with {made}: remove the key, "
+                "as the file decides, or partition the graph again with this key (simgnn partition --stats FILE)"
             )
     if problems:
         raise ConfigError(problems)
@@ -201,7 +205,7 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
     found = type(stated) if stated.label == maker else shipped("partition").get(maker)
     if found is None:
         raise ConfigError(
-            f"partition.kind: got '{stated.label}', expected '{maker}', with which {path} was made: state it, since it "
-            "is not a shipped partitioner"
+            f"partition.kind: got '{stated.label}', but the partition in {path} was made with '{maker}', a partitioner "
+            f"of your own: set partition.kind = '{maker}'"
         )
     return experiment.model_copy(update={"partition": found.model_validate(dict(known))}), stats

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 import simgnn
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
+from simgnn.record.limited_by import LimitedBy
+from simgnn.record.memory import MemoryPeak
+from simgnn.record.traffic import Traffic
 from simgnn.schema_faults import sentences
 from simgnn.tomlfile import write_atomically
 
@@ -130,15 +133,18 @@ class Result(_Table):
     epoch_s_median: float | None
     epoch_s_interval: tuple[float, float] | None = None  # 90 % of an epoch's distribution
     jitter: JitterCorrection | None = None
+    limited_by: LimitedBy | None = None  # of a prediction that fits into memory
     per_rank: list[RankTimes] = []
     # first and last epoch, from 0, of those whose mean bytes and messages are recorded (simgnn.record.summary); null in
     # results of earlier versions, which recorded the last epoch alone
     payload_epochs: tuple[int, int] | None = None
-    bytes_sent: list[list[float]] = []  # [P][P] payload, mean of payload_epochs
+    traffic: Traffic | None = None  # bytes between ranks, by one definition for all systems; null for a failed run
+    bytes_sent: list[list[float]] = []  # [P][P] payload of messages, mean of payload_epochs
     bytes_sent_first_epoch: list[list[int]] = []
-    collective_bytes: list[float] = []  # [P] payload, mean of payload_epochs
+    collective_bytes: list[float] = []  # [P] tensors handed to collectives, mean of payload_epochs
     control_bytes: list[float] = []
     messages: list[list[float]] = []
+    memory: list[MemoryPeak] = []  # of each device, and of each host beside its GPUs: all that is resident
     buffer_bytes: list[int] = []  # [P] largest sum of live buffers at bounds of decisions
     # [P] peak of what is allocated, over the idle process; of a GPU: tensors on it; else blocks of a page or more, and
     # of smaller ones (objects of the run) what exceeds the idle process's room for them
@@ -175,7 +181,11 @@ class Result(_Table):
         """List the reasons why numbers are less reliable than measurements of the machine, one line each."""
         lines = [] if self.early_stop is None else [self.early_stop.reason()]
         if self.uncalibrated:
-            lines.append(f"uncalibrated: times of '{self.hardware}' were not measured on the machine that it describes")
+            lines.append(
+                f"uncalibrated: '{self.hardware}' describes its machine by datasheets, publications and assumptions; "
+                "nothing was measured there. Compare alternatives with it, but expect single times to be off by more "
+                "than the documented errors (`simgnn calibrate` measures a machine)"
+            )
         stood_in = [name for name in self.assumed if name != WEIGHTED_SUMS]
         if stood_in:
             lines.append(
@@ -189,7 +199,10 @@ class Result(_Table):
             )
         if self.extrapolated:
             names = ", ".join(self.extrapolated[:5]) + (", ..." if len(self.extrapolated) > 5 else "")
-            lines.append(f"extrapolated beyond what was measured: {names}")
+            lines.append(
+                f"sizes beyond the calibration: {len(self.extrapolated)} ops are smaller or larger than what the "
+                f"profile was measured with, so that their times are extrapolated: {names}"
+            )
         if self.transferred:
             lines.append("transferred: the activity was recorded on another partition")
         if self.synthetic:

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from simgnn.record.energy import PART_NAMES, describe
+from simgnn.record.memory import Place, fullest_memory
 from simgnn.record.result import Result
+from simgnn.record.traffic import LinkTraffic
+from simgnn.units import readable_bytes
 
 UNMEASURED = "-"
 TEXTS = ("experiment", "how", "hardware", "status")
@@ -25,29 +28,42 @@ def amount(value: float | None) -> str:
     """Format a number of bytes in a binary unit."""
     if value is None:
         return UNMEASURED
-    size, units = float(value), ["TiB", "GiB", "MiB", "KiB", "B"]
-    while abs(size) >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop()
-    return f"{size:,.4g} {units[-1]}"
+    return readable_bytes(value)
 
 
 def percent(value: float | None) -> str:
     return UNMEASURED if value is None else f"{100 * value:.1f} %"
 
 
-def bytes_per_epoch(result: Result) -> float | None:
-    """Return the payload bytes of all ranks per epoch, in messages and collectives: the mean over the result's payload
-    epochs. None for a failed run, whose ranks did not report what they sent."""
-    return sum(map(sum, result.bytes_sent)) + sum(result.collective_bytes) if result.bytes_sent else None
+def traffic_bytes(result: Result) -> float | None:
+    """Return the bytes that all ranks send to one another per epoch, in the mean of the result's payload epochs. None
+    for a failed run, whose ranks did not report what they sent."""
+    return None if result.traffic is None else sum(result.traffic.total)
 
 
-def payload_name(result: Result) -> str:
-    """Return a label for :func:`bytes_per_epoch` that states its epochs, counted from 1."""
+def traffic_name(result: Result) -> str:
+    """Return a label for :func:`traffic_bytes` that states its epochs, counted from 1."""
     if result.payload_epochs is None:
-        return "payload of the last epoch"
+        return "traffic between ranks"
     first, last = (epoch + 1 for epoch in result.payload_epochs)
-    return f"payload of epoch {first}" if first == last else f"payload, mean of epochs {first} to {last}"
+    return f"traffic of epoch {first}" if first == last else f"traffic, mean of epochs {first} to {last}"
+
+
+def traffic_lines(result: Result) -> list[tuple[str, str]]:
+    """Return the traffic between ranks, its control messages, and what the links of each kind carry."""
+    traffic = result.traffic
+    if traffic is None:
+        return []
+    control = sum(traffic.control)
+    rest = f" ({amount(sum(traffic.payload))} payload, {amount(control)} control)" if control else ""
+    return [
+        (traffic_name(result), amount(traffic_bytes(result)) + rest),
+        *((f"over links.{one.link}", _carried(one)) for one in traffic.by_link),
+    ]
+
+
+def _carried(one: LinkTraffic) -> str:
+    return f"{amount(one.total_bytes)}, at most {amount(one.busiest_bytes)} ({one.busiest})"
 
 
 def communication_s(result: Result) -> float | None:
@@ -85,12 +101,12 @@ def heading(result: Result) -> str:
     return f"{result.name}: {how} on {where} ({result.status})"
 
 
-def result_lines(result: Result) -> list[tuple[str, str]]:
-    """Return (quantity, value as text) of every quantity that the result has."""
-    return [line for line in _lines(result) if line[1] != UNMEASURED]
+def result_lines(result: Result, verbose: bool = False) -> list[tuple[str, str]]:
+    """Return (quantity, value as text) of every quantity that the result has. ``verbose``: the parts of memory, too."""
+    return [line for line in _lines(result, verbose) if line[1] != UNMEASURED]
 
 
-def _lines(result: Result) -> list[tuple[str, str]]:
+def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
     validation, test = last_accuracy(result)
     interval, energy = result.epoch_s_interval, {figure.part for figure in result.energy}
     return [
@@ -100,13 +116,9 @@ def _lines(result: Result) -> list[tuple[str, str]]:
         ("first epoch", seconds(result.epoch_s[0] if result.epoch_s else None)),
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
-        ("communication not hidden, slowest rank", seconds(communication_s(result))),
-        (payload_name(result), amount(bytes_per_epoch(result))),
-        ("memory, fullest rank", amount(memory_bytes(result))),
-        ("buffers at most, fullest rank", amount(max(result.buffer_bytes, default=None))),
-        ("idle process, fullest rank", amount(max(result.idle_memory_bytes or [], default=None))),
-        ("memory of the host beside it", amount(max(result.host_memory_bytes or [], default=None))),
-        ("memory resident, fullest rank", amount(max(result.resident_memory_bytes or [], default=None))),
+        ("communicating while nothing computes, slowest rank", seconds(communication_s(result))),
+        *traffic_lines(result),
+        *memory_lines(result, verbose),
         *((name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in energy),
         ("rows of other hosts that caches had", _hits(result)),
         ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
@@ -115,6 +127,20 @@ def _lines(result: Result) -> list[tuple[str, str]]:
         ("program", result.program_digest[:16]),
         ("hardware", result.hardware or UNMEASURED),
     ]
+
+
+def memory_lines(result: Result, parts: bool) -> list[tuple[str, str]]:
+    """Return the peak of the fullest device and of the fullest host beside GPUs; ``parts``: and its parts."""
+    lines = []
+    places: tuple[tuple[Place, str], ...] = (("device", "memory"), ("host", "memory of the host beside it"))
+    for place, name in places:
+        peak = fullest_memory(result.memory, place)
+        if peak is not None:
+            lines.append((name, peak.text()))
+            lines += [(f"{name}: {part}", readable_bytes(nbytes)) for part, nbytes in peak.parts.items() if parts]
+    if not lines:  # a result of an earlier version
+        return [("memory, fullest rank", amount(memory_bytes(result)))]
+    return lines
 
 
 def _hits(result: Result) -> str:
@@ -146,7 +172,7 @@ def figures(result: Result) -> list[dict[str, Any]]:
             "epoch_low_s": low,
             "epoch_high_s": high,
             "communication_s": communication_s(result),
-            "payload_bytes": bytes_per_epoch(result),
+            "traffic_bytes": traffic_bytes(result),
             "memory_bytes": memory_bytes(result),
             "energy_J": result.energy_J,
             "loss": result.loss[-1] if result.loss else None,
@@ -190,8 +216,8 @@ def compared_quantities(predicted: Result, measured: Result) -> list[dict[str, A
     """Return the quantities that ``simgnn demo`` compares, with errors relative to the measured values."""
     quantities: list[tuple[str, Callable[[Result], float | None], Callable[[float | None], str]]] = [
         ("epoch, median", lambda result: result.epoch_s_median, seconds),
-        ("communication not hidden, slowest rank", communication_s, seconds),
-        (payload_name(measured), bytes_per_epoch, amount),
+        ("communicating while nothing computes, slowest rank", communication_s, seconds),
+        (traffic_name(measured), traffic_bytes, amount),
         ("memory, fullest rank", memory_bytes, amount),
         (f"test {metric_name(measured)} reached", lambda result: last_accuracy(result)[1], percent),
     ]

@@ -33,7 +33,11 @@ def closing_lines(board: Scoreboard) -> list[str]:
         f"reference work took {drift.least:.2f} to {drift.most:.2f} (median {drift.median:.2f}) times as long during "
         "the runs as during calibration; predictions are not corrected for this drift",
         *board.notes,
-        *(f"not noticed: {entry.variant}: {entry.why}" for entry in board.sensitivity if entry.why is not None),
+        *(
+            f"self-test: the score does not notice {entry.variant}: {entry.why}"
+            for entry in board.sensitivity
+            if entry.why is not None
+        ),
     ]
     if overall.coverage is None:
         lines.append("no prediction has an interval, so coverage is unknown")
@@ -111,7 +115,7 @@ def _tables(board: Scoreboard) -> list[tuple[str, list[str], Rows]]:
         ),
         ("Bounds on the runs that are kept", bars, [_verdict_row(entry) for entry in board.guard]),
         (
-            "Sensitivity: each rate that is cut down must make the score fail",
+            "Self-test: predicted again with a rate made wrong on purpose, the score must fail",
             ["variant", "median error", "fails", "noticed"],
             noticed,
         ),

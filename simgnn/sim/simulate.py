@@ -48,7 +48,8 @@ class Simulation:
     - ``extrapolated``: names of ops that were priced outside the measured range; ``bundled``: names of ops whose
       messages were simulated in bundles (:mod:`simgnn.sim.network.message_bundles`);
     - ``assumed``: primitives that the profile does not measure and that were priced by other primitives;
-    - ``copied``: stretches of fast-forwarded epochs, as (first epoch, number of epochs).
+    - ``copied``: stretches of fast-forwarded epochs, as (first epoch, number of epochs); ``events``: how many events
+      were simulated for the others, which the time that the simulation takes grows with.
     """
 
     compiled: Compiled
@@ -68,6 +69,7 @@ class Simulation:
     uncalibrated: bool
     bundled: tuple[str, ...]
     copied: tuple[tuple[int, int], ...]
+    events: int
 
     @property
     def program(self) -> Program:
@@ -195,4 +197,5 @@ def simulate(
         uncalibrated=any(all(curve.source != "measured" for curve in device.curves) for device in types),
         bundled=tuple(sorted(engine.pricer.bundled)),
         copied=() if forward is None else tuple(forward.copied),
+        events=engine.env.scheduled,
     )

@@ -13,6 +13,7 @@ from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.result import Result, read_result, write_result
 from simgnn.record.rundir import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, read_table, write_table
+from simgnn.record.traffic import Traffic
 from simgnn.report.perfetto import write_perfetto
 from simgnn.report.text import print_comparison
 from simgnn.tomlfile import write_toml
@@ -95,18 +96,21 @@ def test_runs_of_unequal_length_are_compared_by_the_epochs_that_results_tell(tmp
 @pytest.mark.parametrize(
     ("epochs", "name"),
     [
-        (None, "payload of the last epoch"),
-        ((1, 1), "payload of epoch 2"),
-        ((1, 98), "payload, mean of epochs 2 to 99"),
+        (None, "traffic between ranks"),
+        ((1, 1), "traffic of epoch 2"),
+        ((1, 98), "traffic, mean of epochs 2 to 99"),
     ],
 )
-def test_a_table_says_which_epochs_the_payload_is_of(
+def test_a_table_says_which_epochs_the_traffic_is_of(
     epochs: tuple[int, int] | None, name: str, tmp_path: Path, capsys
 ) -> None:
     result = read_result(RunDirectory(directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0)).result)
-    told = {"payload_epochs": epochs, "bytes_sent": [[0, 512.5], [511.5, 0]], "collective_bytes": [512, 512]}
+    traffic = Traffic(total=[1024.5, 1023.5], payload=[1020.5, 1019.5], control=[4.0, 4.0])
+    told = {"payload_epochs": epochs, "traffic": traffic}
     show_result(result.model_copy(update=told), as_json=False, written=None)
-    assert f"{name} 2 KiB" in " ".join(capsys.readouterr().out.replace("│", "").split())
+    assert f"{name} 2 KiB (1.992 KiB payload, 8 B control)" in " ".join(
+        capsys.readouterr().out.replace("│", "").split()
+    )
 
 
 def test_bytes_that_differ_are_counted(tmp_path: Path) -> None:
@@ -231,7 +235,7 @@ def test_cautions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = "\n".join(compare_runs(predicted, measured).cautions)
     for part in (
         "predicted: uncalibrated",
-        "predicted: extrapolated beyond what was measured: spmm",
+        "predicted: sizes beyond the calibration: 1 ops",
         "predicted: 3 numbers are assumed [x]",
         "predicted for the hardware profile 'there', but the run's is 'here'",
         "hosts 2 predicted, 1 in the run",

@@ -31,7 +31,7 @@ def test_the_demo_predicts_trains_and_compares_within_a_minute(
     assert measured.accuracy[-1].test > 0.8  # 16 classes: chance is near 0.06
     assert [row["quantity"] for row in printed["table"]][:2] == [
         "epoch, median",
-        "communication not hidden, slowest rank",
+        "communicating while nothing computes, slowest rank",
     ]
     events = json.loads((tmp_path / "demo" / "trace.perfetto.json").read_text())["traceEvents"]
     # ranks of both, and the links of the prediction

@@ -92,4 +92,4 @@ def test_sizes_outside_the_measured_range_are_flagged(
     kind_of = dict(zip(ops["op"], ops["kind"], strict=True))
     named = read_result(run.result).extrapolated
     assert {kind_of[name] for name in named} == set(flagged)
-    assert ("extrapolated beyond what was measured" in capsys.readouterr().err) == bool(flagged)
+    assert ("sizes beyond the calibration" in capsys.readouterr().err) == bool(flagged)

@@ -61,7 +61,10 @@ FILES = {
         '[freshness]\nkind = "one-epoch-stale"\n',
         ["freshness.kind: got 'one-epoch-stale'", "always"],
     ),
-    "option of another kind": ('[partition]\nkind = "random"\nimbalance = 1.1\n', ["partition.imbalance: unknown key"]),
+    "option of another kind": (
+        '[partition]\nkind = "random"\nimbalance = 1.1\n',
+        ["partition.imbalance: an option of partition.kind = 'metis' only", "'random' takes"],
+    ),
     "imbalance below one": ("[partition]\nimbalance = 0.9\n", ["partition.imbalance: got 0.9, expected a number > 1"]),
     "unknown balance": ('[partition]\nbalance = ["rows"]\n', ["partition.balance: got ['rows']", "'vertices'"]),
     "empty balance": ("[partition]\nbalance = []\n", ["partition.balance: got []"]),

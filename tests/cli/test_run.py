@@ -34,6 +34,12 @@ def test_a_run_trains_and_leaves_a_complete_run_directory(
     assert load_experiment(out / "experiment.toml").ranks == 2
     assert set(read_table(RunDirectory(out).trace)["rank"].to_pylist()) == {0, 1}
     assert told.err == ""
+    # both ranks share this machine's memory, with their idle processes
+    [peak] = result.memory
+    assert (peak.place, peak.ranks, peak.capacity_bytes) == ("device", [0, 1], psutil.virtual_memory().total)
+    assert result.idle_memory_bytes is not None
+    assert result.peak_memory_bytes is not None
+    assert sum(peak.parts.values()) == peak.peak_bytes >= sum(result.idle_memory_bytes) + sum(result.peak_memory_bytes)
     # no number without a counter, and no lack of one without its reason
     assert printed["energy"][0]["part"] == "device"
     assert (result.energy_J is None) == (result.energy[0].status == "unavailable")
@@ -113,6 +119,10 @@ def test_prediction_and_run_of_one_experiment_compare_and_send_the_same_bytes(
     assert invoke(["compare", predicted, measured, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["bytes_differ"], found["messages_differ"], found["epochs_compared"]) == (0, 0, 3)
+    traffic = [read_result(RunDirectory(Path(side)).result).traffic for side in (predicted, measured)]
+    assert traffic[0] is not None
+    assert traffic[0].by_link
+    assert traffic[0].model_copy(update={"by_link": []}) == traffic[1]
     both = tmp_path / "both.json"
     assert invoke(["compare", predicted, measured, "--trace", str(both)]) == 0
     assert "exchange" in capsys.readouterr().out

@@ -13,6 +13,7 @@ from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile.library import find_profile
 from simgnn.hardware.profile.profile import load_profile
+from simgnn.record.limited_by import LimitedBy
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.tomlfile import load_toml, write_toml
@@ -73,7 +74,7 @@ def test_running_out_of_memory_is_a_result_with_its_own_status(
     told = capsys.readouterr()
     assert "out of memory" in told.err
     assert "epoch, median" not in told.out, "what does not run takes no time"
-    assert "memory, fullest rank" in told.out
+    assert "of 16 KiB" in told.out
     result = read_result(RunDirectory(out).result)
     assert result.status == "oom"
     assert (result.epoch_s, result.epoch_s_median, result.epoch_s_interval) == ([], None, None)
@@ -84,6 +85,32 @@ def test_running_out_of_memory_is_a_result_with_its_own_status(
     assert not RunDirectory(out).trace.exists()
     with pytest.raises(ConfigError, match=r"no finished run \(status 'oom'\).*out of memory"):
         compare_runs(out, out)
+
+
+def test_parts_of_memory_are_printed_on_request(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", str(small), "--hardware", "dgx-a100", "--ranks", "2"]
+    assert invoke(arguments) == 0
+    brief = capsys.readouterr().out
+    assert "of 80 GiB (" in brief
+    assert "kept free by the allocator" not in brief
+    assert invoke([*arguments, "--verbose"]) == 0
+    assert "kept free by the allocator" in capsys.readouterr().out
+
+
+def test_every_prediction_says_what_limits_it(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["simulate", str(small), "--hardware", "cpu-25gbe-4"]
+    assert invoke(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    named = lines[lines.index("limited by") + 1 :][:3]
+    assert [line.split(":")[0].strip() for line in named] == ["time", "capped by", "no effect"]
+    assert "(assumed; twice as good: " in named[1]
+    assert "links.ethernet.bandwidth = 25 Gbit/s" in named[2]
+    assert invoke([*arguments, "--json"]) == 0
+    found = LimitedBy.model_validate(json.loads(capsys.readouterr().out)["limited_by"])
+    assert sum(part.share for part in found.time) == pytest.approx(1.0)
+    assert all(number.checked for number in found.numbers)
+    for name, text in found.lines().items():
+        assert any(name in line and text in line for line in named), "the same again: nothing in it depends on chance"
 
 
 def test_energy_is_told_for_each_device(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

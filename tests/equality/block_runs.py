@@ -13,7 +13,9 @@ from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program, Turn
 from simgnn.program.sizes import IntArray
+from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.record.traffic import traffic_by_rank
 from simgnn.sim.simulate import Simulation, simulate
 from tests.equality.cases import EPOCHS, Case
 from tests.equality.conftest import Bench, Finished
@@ -92,6 +94,10 @@ def nothing_is_lost(finished: Finished, activity: Mapping[str, IntArray]) -> Non
     executed = told(read_table(RunDirectory(finished.folder).trace))
     found = differences(told(simulated(finished, activity).trace), executed)
     assert not found, "\n".join(found[:20])
+    simulation = simulated(finished, activity)
+    traffic = traffic_by_rank(finished.plan.program, simulation.columns, simulation.payload_epochs)
+    assert traffic == read_result(RunDirectory(finished.folder).result).traffic
+    assert finished.plan.program.ranks < 2 or sum(traffic.payload) > 0
     planned, calls = _planned(finished.plan.program, activity)
     found = differences(planned, executed)
     assert not found, "\n".join(found[:20])

@@ -16,6 +16,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, Program, Turn
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.record.traffic import traffic_by_rank
 from simgnn.sim.simulate import simulate
 from tests.equality.cases import Case
 from tests.equality.conftest import Bench, Finished
@@ -177,6 +178,8 @@ def test_the_simulation_sends_what_is_planned(run: Run, fast_forward: bool) -> N
     training = planned_pairs(program, [turn for turn in turns if turn.template != EVALUATE])
     assert not differences(training, counted_pairs(simulation.traffic_table))
     assert not differences(planned_rows(program, turns), counted_rows(simulation.trace))
+    executed = read_result(RunDirectory(run.finished.folder).result)
+    assert traffic_by_rank(program, simulation.columns, range(1, EPOCHS - 1)) == executed.traffic
 
 
 def test_the_route_is_that_of_the_graph(run: Run, runs: _Runs, request: pytest.FixtureRequest) -> None:

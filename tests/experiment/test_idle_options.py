@@ -130,7 +130,7 @@ def test_sums_of_sparse_features_are_refused_with_the_setting_that_helps() -> No
             plan(load_experiment(system, settings), stats)
         assert plan(load_experiment(system, [*settings, *remedy]), stats).layers[0].hoisted
     whole = f"model.kind={__name__}:Whole"
-    with pytest.raises(ConfigError, match=r"^model\.kind: got '.*:Whole', a class with only forward, expected one"):
+    with pytest.raises(ConfigError, match=r"^model\.kind: got '.*:Whole', which has only forward, but"):
         plan(load_experiment("vanilla", [whole]), edge_cut(2, sparse=True))
 
 

@@ -137,7 +137,7 @@ def test_a_statistics_file_is_planned_like_its_graph(prepared: Prepared, tmp_pat
     assert found.experiment.ranks == 2
     assert found.graph is None
     assert program_digest(found.planned.program) == program_digest(prepared.planned.program)
-    with pytest.raises(ConfigError, match="expected 2, those of the partition"):
+    with pytest.raises(ConfigError, match="holds a partition into 2: use --ranks 2"):
         prepare(load_experiment(table, overrides, ranks=3))
     with pytest.raises(ConfigError, match="not trained on"):
         prepare(load_experiment(table, overrides), need_graph=True)

@@ -32,7 +32,7 @@ def test_show_prints_tree_and_matrix(capsys: pytest.CaptureFixture[str]) -> None
     assert invoke(["hardware", "show", "a800-pcie-ib-2x8"]) == 0
     shown = capsys.readouterr().out
     for part in (
-        "80 GB (published)",
+        "80 GiB (published)",
         "2 x node",
         "22.7 GB/s (published)",
         "Bandwidth, GB/s",

@@ -1,16 +1,18 @@
 """The rules of PyTorch's caching allocator, in closed form."""
 
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgnn.sim.memory.caching_allocator import BLOCK, reserved_bytes, segment_bytes
+from simgnn.sim.memory.caching_allocator import BLOCK, Reservation, reserve, segment_bytes
 
 MIB = 2**20
 
 
-def after(*changes: float, always: tuple[float, ...] = ()) -> float:
-    """MiB reserved after takes (positive MiB) and returns (minus the position of the take), each a key of its own."""
+def replayed(*changes: float, always: tuple[float, ...] = (), capacity: float = inf) -> Reservation:
+    """Replay takes (positive MiB) and returns (minus the position of the take), each a key of its own."""
     keys, signed = [], []
     sizes: dict[int, int] = {}
     for position, change in enumerate(changes, start=1):
@@ -19,7 +21,12 @@ def after(*changes: float, always: tuple[float, ...] = ()) -> float:
         if change > 0:
             sizes[key] = round(change * MIB)
         signed.append(sizes[key] if change > 0 else -sizes[key])
-    return reserved_bytes([round(size * MIB) for size in always], keys, signed) / MIB
+    return reserve([round(size * MIB) for size in always], keys, signed, capacity * MIB)
+
+
+def after(*changes: float, always: tuple[float, ...] = ()) -> float:
+    """MiB reserved after :func:`replayed` changes on a device that is large enough."""
+    return replayed(*changes, always=always).peak_bytes / MIB
 
 
 ASKED = [(1 / MIB, 2), (1, 2), (1 + 1 / 2048, 20), (9.9, 20), (10, 10), (11.5, 12)]
@@ -58,8 +65,18 @@ def test_returned_neighbours_become_one_block() -> None:
 
 
 def test_what_is_held_for_no_time_takes_nothing() -> None:
-    assert reserved_bytes([], [7, 7], [-5 * MIB, 5 * MIB]) == 0
-    assert reserved_bytes([0], [1, 1], [0, 0]) == 0
+    assert reserve([], [7, 7], [-5 * MIB, 5 * MIB]).peak_bytes == 0
+    assert reserve([0], [1, 1], [0, 0]).peak_bytes == 0
+
+
+def test_a_full_device_gets_free_segments_back_before_memory_runs_out() -> None:
+    assert replayed(12, 12, -1, 14, capacity=26) == Reservation(26 * MIB), "the 12 made room for the 14"
+    assert after(12, 12, -1, 14) == 38, "a larger device keeps all three"
+    # the 1.5 keeps the segment of 12 taken, so that its free rest cannot be returned
+    full = replayed(12, -1, 1.5, 14, capacity=25)
+    assert full == Reservation(12 * MIB, 3, 26 * MIB, round(15.5 * MIB))
+    assert replayed(12, -1, 1.5, 14, capacity=26).failed is None
+    assert replayed(always=(30.0,), capacity=29) == Reservation(0, -1, 30 * MIB, 30 * MIB)
 
 
 @given(st.lists(st.tuples(st.integers(1, 30 * MIB), st.booleans()), min_size=1, max_size=40))
@@ -75,4 +92,7 @@ def test_reserved_is_at_least_what_is_held_and_at_most_a_segment_each(steps: lis
             keys.append(oldest)
             changes.append(-held.pop(oldest))
     segments = sum(segment_bytes(-(-size // BLOCK) * BLOCK) for size, _ in steps)
-    assert most <= reserved_bytes([], keys, changes) <= segments
+    found = reserve([], keys, changes)
+    assert most <= found.peak_bytes <= segments
+    assert reserve([], keys, changes, found.peak_bytes) == found
+    assert reserve([], keys, changes, most - 1).failed is not None

@@ -14,6 +14,7 @@ from simgnn.program.ops import Buffer, Dependency, Stream, Transfer
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Decision
 from simgnn.sim.energy import active_time
+from simgnn.sim.memory.caching_allocator import ROUND_LARGE
 
 GB = 10**9
 
@@ -80,15 +81,46 @@ def test_running_out_is_a_result() -> None:
     assert found.status == "oom"
     out = found.memory.out_of_memory
     assert out is not None
-    assert (out.rank, out.op, out.epoch, out.needed_bytes, out.available_bytes) == (1, "b", 0, 14 * GB, 13 * GB)
+    assert (out.rank, out.op, out.epoch, out.held_bytes, out.available_bytes) == (1, "b", 0, 14 * GB, 13 * GB)
+    assert 0 < out.needed_bytes - 14 * GB < 2 * ROUND_LARGE, "each buffer has a segment of its own"
     assert "rank 1 runs out of memory at op 'b' of epoch 1" in found.message
-    assert run(prog, machine((0, 0), memory="14 GB")).status == "ok"
+    assert run(prog, machine((0, 0), memory="14 GB")).status == "oom"
+    assert run(prog, machine((0, 0), memory=f"{out.needed_bytes} B")).status == "ok"
     together = run(prog, machine((0, 0), kind="cpu", memory="13 GB")).memory.out_of_memory
     assert together is not None
     assert together.needed_bytes > 13 * GB
     always = run(chain(Buffer("x", 1, 1), Buffer("y", 30, GB, "uint8", persistent=True)), machine((0,), memory="29 GB"))
     assert always.memory.out_of_memory is not None
-    assert always.memory.out_of_memory.needed_bytes == 30 * GB
+    assert always.memory.out_of_memory.held_bytes == 30 * GB
+
+
+def test_all_that_is_resident_counts_against_the_capacity() -> None:
+    # x is cut from the freed segment of w, whose rest then is too small for y: 7 GB of buffers need 13 GB
+    ops = [op("a", "elementwise", "compute", "", "w", work=seconds_of_work(1.0)),
+           op("b", "elementwise", "compute", "", "x", "a", work=seconds_of_work(1.0)),
+           op("c", "elementwise", "compute", "x", "y", "b", work=seconds_of_work(1.0))]  # fmt: skip
+    sizes = {"w": 6, "x": 1, "y": 6}
+    buffers = [Buffer(name, GB, width, "uint8") for name, width in sizes.items()]
+    prog = program("p", {"epoch": ops}, Calendar("epoch"), buffers, [Stream("compute")], (0,))
+    found = run(prog, machine((0,), memory="13.1 GB"))
+    assert found.memory.device.tolist() == [7 * GB]
+    assert found.status == "ok"
+    [peak] = found.memory.peaks
+    assert peak.peak_bytes == pytest.approx(12 * GB, rel=0.001)
+    assert peak.parts["kept free by the allocator"] == pytest.approx(5 * GB, rel=0.001)
+    assert peak.text() == "Peak 11.2 of 12.2 GiB (92 %) on rank 0"
+    full = run(prog, machine((0,), memory="11 GB"))
+    assert full.status == "oom", "its buffers alone would fit"
+    assert full.memory.peaks[0].peak_bytes == peak.peak_bytes, "the peak is what a larger device would show"
+    assert "would hold 11.18 GiB, of which buffers hold 6.519 GiB" in full.message
+
+
+def test_ranks_on_one_cpu_share_its_memory() -> None:
+    prog = chain(Buffer("x", Column("rows"), 3, "uint8"), Buffer("y", Column("rows"), 4, "uint8"), hosts=(0, 0),
+                 columns={"rows": [GB, 2 * GB]})  # fmt: skip
+    [peak] = run(prog, machine((0, 0), kind="cpu", cores=2)).memory.peaks
+    assert (peak.place, peak.ranks, peak.fullest, peak.peak_bytes) == ("device", [0, 1], 1, 21 * GB)
+    assert peak.text() == "Peak 19.6 of 74.5 GiB (26 %) on node/dev (ranks 0-1)"
 
 
 def test_host_memory_runs_out_beside_gpus() -> None:
@@ -104,7 +136,7 @@ def test_host_memory_runs_out_beside_gpus() -> None:
     out = found.memory.out_of_memory
     assert out is not None
     assert (out.op, out.needed_bytes, out.available_bytes) == ("b", 10 * GB, 9 * GB)
-    assert "its host's memory would hold 10,000,000,000 bytes" in found.message
+    assert "its host's memory would hold 9.313 GiB, and has 8.382 GiB" in found.message
     table["topology"]["hosts"]["node"]["memory"]["value"] = "1 GB"
     always = run(prog, Machine.place(parse_profile(table), (0, 0))).memory.out_of_memory
     assert always is not None

@@ -77,7 +77,10 @@ def test_a_suite_that_fails_anyhow_must_still_notice_more_than_noise(tmp_path: P
         None,
         "bars that fail with it fail without it too, and errors of the cases that it changes grow within noise",
     ]
-    assert any(line.startswith("not noticed: 0.99 of the rate of ethernet links: ") for line in closing_lines(board))
+    assert any(
+        line.startswith("self-test: the score does not notice 0.99 of the rate of ethernet links: ")
+        for line in closing_lines(board)
+    )
 
 
 def test_what_cannot_be_told_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,9 @@ def _show(question: "Question", machine: "Machine", time: "OpTime", as_json: boo
         table.append([f"{len(time.numbers) - MOST_NUMBERS} more numbers", "--json"])
     print_table(f"{question.op} on {name}", ["", "value"], [row for row in table if row[1]], left=2)
     if time.extrapolated:
-        note("extrapolated: a size, a rank count or a concurrency level lies outside what was measured")
+        note(
+            "sizes beyond the calibration: a size, a rank count or the number of ranks at work at once is smaller or "
+            "larger than what the profile was measured with, so that the time is extrapolated"
+        )
     if assumed:
         note(f"assumed: {', '.join(assumed[:5])}{', ...' if len(assumed) > 5 else ''}")

@@ -28,6 +28,7 @@ def command(
         str | None,
         typer.Option("--log", help="tensorboard: also write losses and accuracies as event files into the run."),
     ] = None,
+    verbose: opt.VerboseOption = False,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Train an experiment for real: one process a rank, on this machine.
@@ -52,6 +53,6 @@ def command(
             note(f"{'going on in' if resume else 'written to'} {directory}; start it: {start}")
         return
     trained = run(loaded, out=out, force=force, resume=resume, log=log, progress=reporter)
-    show_result(trained.result, as_json, trained.directory)
+    show_result(trained.result, as_json, trained.directory, verbose)
     if trained.result.status != "ok":
         raise typer.Exit(1)

@@ -15,6 +15,7 @@ def command(
     activity: opt.ActivityOption = None,
     out: opt.OutOption = None,
     force: opt.ForceOption = False,
+    verbose: opt.VerboseOption = False,
     as_json: opt.JsonOption = False,
 ) -> None:
     """Predict how long an experiment takes, what it sends and how much memory it needs.
@@ -27,7 +28,8 @@ def command(
     from simgnn.api.simulate import simulate
     from simgnn.cli.tables.one_result import show_result
 
-    prediction = simulate(loaded, activity=activity, out=out, force=force, progress=Reporter(quiet=as_json))
-    show_result(prediction.result, as_json, prediction.directory)
+    reporter = Reporter(quiet=as_json)
+    prediction = simulate(loaded, activity=activity, out=out, force=force, thorough=verbose, progress=reporter)
+    show_result(prediction.result, as_json, prediction.directory, verbose)
     if prediction.result.status == "oom":
         raise typer.Exit(3)

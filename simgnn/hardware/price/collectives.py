@@ -268,7 +268,7 @@ def price_collective(
     if relays:
         rounds = binomial_rounds(sorted(members), start)
     else:
-        rounds = [flow_pairs(kind, chosen.algorithm, _ring(machine, members), start)]
+        rounds = [flow_pairs(kind, chosen.algorithm, ring_order(machine, members), start)]
     each = flow_bytes(kind, chosen.algorithm, count, nbytes)
     source, spread = chosen.floor.source, chosen.floor.spread
     if chosen.spread_by_size(exact) is not None:
@@ -331,7 +331,7 @@ def _seconds_on_links(
     return seconds
 
 
-def _ring(machine: PlacedRanks, members: Sequence[int]) -> list[int]:
+def ring_order(machine: PlacedRanks, members: Sequence[int]) -> list[int]:
     """Order members by host and rank, so that the ring leaves each host only once."""
     return sorted(members, key=lambda rank: (machine.hosts[rank], rank))
 
@@ -340,6 +340,6 @@ def _longest_hop(machine: PlacedRanks, members: Sequence[int], backend: str) -> 
     """Latency of the longest hop of the ring, plus the floor that the library adds to each message."""
     if len(members) < 2:
         return 0.0
-    ring = _ring(machine, members)
+    ring = ring_order(machine, members)
     latencies = [machine.route(i, j, backend).latency_s for i, j in zip(ring, [*ring[1:], ring[0]], strict=True)]
     return machine.backend(backend)[1].message.floor.value + max(latencies)

@@ -23,13 +23,15 @@ MEMORY_KINDS = ("memory", "socket", "pcie-switch")
 @dataclass(frozen=True, slots=True)
 class Link:
     """A resource that flows share: its capacity in bytes per second, and its burst, the bytes that pass at once after a
-    pause. A full-duplex link is two of them, one per direction. ``load``: how a full one delays others."""
+    pause. A full-duplex link is two of them, one per direction. ``load``: how a full one delays others; ``key``: name
+    of its type in the profile (``links.KEY``), empty for a port of a library."""
 
     name: str
     capacity_bytes_per_s: float
     kind: str
     burst_bytes: float = 0.0
     load: Load | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +170,9 @@ def lay_out(profile: "Profile") -> Network:
     loops: dict[str, tuple[int, LinkType]] = {}
     graph: nx.DiGraph[str] = nx.DiGraph()
 
-    def add(name: str, link: LinkType) -> int:
+    def add(name: str, key: str, link: LinkType) -> int:
         burst = 0.0 if link.burst is None else link.burst.value
-        links.append(Link(name, link.bandwidth.value, link.kind, burst, link.load))
+        links.append(Link(name, link.bandwidth.value, link.kind, burst, link.load, key))
         return len(links) - 1
 
     edges = sorted((one, other, name) for one, other, name, _ in expand_edges(profile.topology))
@@ -178,12 +180,12 @@ def lay_out(profile: "Profile") -> Network:
     for one, other, name in edges:
         link = profile.links[name]
         if one == other:
-            loops[one] = add(one, link), link
+            loops[one] = add(one, name, link), link
             continue
         # whole femtoseconds compare exactly; a hop is less than any latency's last digit
         weight = round(link.latency.value / FEMTOSECOND) * nodes + 1
-        forward = add(f"{one} -> {other}" if link.duplex == "full" else f"{one} -- {other}", link)
-        backward = add(f"{other} -> {one}", link) if link.duplex == "full" else forward
+        forward = add(f"{one} -> {other}" if link.duplex == "full" else f"{one} -- {other}", name, link)
+        backward = add(f"{other} -> {one}", name, link) if link.duplex == "full" else forward
         graph.add_edge(one, other, link=forward, type=link, weight=weight)
         graph.add_edge(other, one, link=backward, type=link, weight=weight)
     kinds = node_kinds(profile.topology)

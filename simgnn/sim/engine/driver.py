@@ -35,6 +35,16 @@ UNKNOWN = -1
 """End time in ``Engine.running`` of an op that ends with an event."""
 
 
+class Clock(simpy.Environment):
+    """An environment that counts the events that were scheduled."""
+
+    scheduled = 0
+
+    def schedule(self, *arguments: Any, **options: Any) -> None:
+        self.scheduled += 1
+        super().schedule(*arguments, **options)
+
+
 @dataclass(eq=False)
 class SharedTurn:
     """State of a turn shared by all ranks. ``sized``: turn to look up sizes for; ``ranks``: how many have ops left."""
@@ -77,7 +87,7 @@ class Engine:
         self.compiled, self.program, self.epochs = compiled, compiled.program, epochs
         self.epoch_shift = self.tick_shift = 0
         self.recorder = Recorder()
-        self.env = simpy.Environment(initial_time=0)
+        self.env = Clock(initial_time=0)
         names = [link.name for link in machine.links]
         capacity = np.array([link.capacity_bytes_per_s for link in machine.links], dtype=np.float64)
         burst = np.array([link.burst_bytes for link in machine.links], dtype=np.float64)

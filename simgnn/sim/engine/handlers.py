@@ -19,7 +19,7 @@ import simpy
 from simgnn.errors import ProgramError
 from simgnn.program.kinds import COLLECTIVE_KINDS, COMPUTE_KINDS, LOCAL_COPY_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Work
-from simgnn.program.program import Turn
+from simgnn.program.program import Program, Turn
 from simgnn.program.sizes import IntArray
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.op_prices import Messages, Pricer, Stream
@@ -72,7 +72,7 @@ def compute(context: Context, begin: Begin) -> Outcome:
     """
     pricer, compiled = context.pricer, begin.compiled
     updates = compiled.op.kind in (OpKind.COPY, OpKind.ADD, OpKind.OPTIMIZE)
-    if updates and _on_gpu(context, begin) and _in_host(pricer, compiled):
+    if updates and _on_gpu(context, begin) and in_host(pricer.sizes.program, compiled):
         pricer.flagged[compiled.op.name] = None
         return 0
     durations = pricer.once("work", compiled, begin.turn, lambda: pricer.work_ps(compiled, begin.turn))
@@ -84,23 +84,24 @@ def local_copy(context: Context, begin: Begin) -> Outcome:
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
     if compiled.op.work:
         return compute(context, begin)
-
-    def price() -> IntArray:
-        nbytes = _copied_bytes(pricer.sizes, compiled, turn)
-        durations = np.zeros(len(nbytes), dtype=np.int64)
-        for size in np.unique(nbytes).tolist():
-            priced = pricer.work_ps(compiled, turn, (Work("copy", {"bytes": size, "item_bytes": 1}),))
-            durations[nbytes == size] = priced[nbytes == size]
-        return durations
-
-    durations = pricer.once("copy", compiled, turn, price)
+    durations = pricer.once("copy", compiled, turn, lambda: copy_ps(pricer, compiled, turn))
     return _on_device(context, begin, int(durations[begin.rank]))
+
+
+def copy_ps(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:
+    """Ticks that a copy of an op's bytes on the device takes on every rank, int64 [P]."""
+    nbytes = copied_bytes(pricer.sizes, compiled, turn)
+    durations = np.zeros(len(nbytes), dtype=np.int64)
+    for size in np.unique(nbytes).tolist():
+        priced = pricer.work_ps(compiled, turn, (Work("copy", {"bytes": size, "item_bytes": 1}),))
+        durations[nbytes == size] = priced[nbytes == size]
+    return durations
 
 
 def host_copy(context: Context, begin: Begin) -> Outcome:
     """Copy rows between host and device: a flow over the links between them; on a CPU a copy in memory."""
     pricer, compiled, turn, rank = context.pricer, begin.compiled, begin.turn, begin.rank
-    nbytes = pricer.once("bytes", compiled, turn, lambda: _copied_bytes(pricer.sizes, compiled, turn))
+    nbytes = pricer.once("bytes", compiled, turn, lambda: copied_bytes(pricer.sizes, compiled, turn))
     if nbytes[rank] == 0:
         return 0
     stream = pricer.host_copy(compiled, rank, int(nbytes[rank]), compiled.op.kind is OpKind.H2D)
@@ -120,7 +121,7 @@ def pairwise(context: Context, begin: Begin) -> Outcome:
         meeting = _meeting(context, begin, lambda tag: Rounds(context.env, context.network, priced, compiled.runs, tag))
         return meeting.join(begin.rank)
 
-    if not pricer.machine.through_host(begin.rank, compiled.backend) or _in_host(pricer, compiled):
+    if not pricer.machine.through_host(begin.rank, compiled.backend) or in_host(pricer.sizes.program, compiled):
         return take_part()
     ranks = pricer.machine.ranks
     staged = pricer.once("staged", compiled, turn, lambda: staged_messages(priced, ranks))
@@ -175,7 +176,7 @@ def staged_collective(kind: OpKind, handed: IntArray, members: Sequence[int]) ->
     return Staged(out, back)
 
 
-def _copied_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
+def copied_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
     """Bytes that a local copy moves on every rank, int64 [P]: rows of its transfer, or rows that its route sends."""
     op = compiled.op
     if op.transfer is None:
@@ -221,9 +222,9 @@ def _on_gpu(context: Context, begin: Begin) -> bool:
     return context.pricer.machine.device(begin.rank).kind == "gpu"
 
 
-def _in_host(pricer: Pricer, compiled: CompiledOp) -> bool:
-    buffers = pricer.sizes.program.buffers
-    touched = [buffers[access.buffer].space != "device" for access in compiled.op.reads + compiled.op.writes]
+def in_host(program: Program, compiled: CompiledOp) -> bool:
+    """Whether all buffers that an op touches lie in host memory, so that nothing is copied from or to a GPU."""
+    touched = [program.buffers[access.buffer].space != "device" for access in compiled.op.reads + compiled.op.writes]
     return bool(touched) and all(touched)
 
 

@@ -62,14 +62,19 @@ def pairwise_rounds(compiled: CompiledOp, sizes: Sizes, turn: Turn) -> tuple[Rou
         raise ProgramError(f"op '{op.name}' sends along the route '{op.route}' to ranks outside its process group")
     headed = transfer.decision is not None and not transfer.announced
     if headed or op.kind is OpKind.FETCH:
-        # before it sends, every member of a team tells every other one count
-        np.fill_diagonal(together, False)
-        header = Round.of(together.astype(np.int64) * WORD_BYTES, True, True)
+        header = Round.of(header_bytes(compiled), True, True)
         if op.kind is OpKind.FETCH:
             return _fetch_rounds(matrix, transfer.row_bytes, int(op.options.get("round_rows", 0)), header)
         return (header, Round.of(matrix * transfer.row_bytes, transfer.control))
     rows = Round.of(matrix * transfer.row_bytes, transfer.control)
     return (rows,) if len(rows.source) else ()
+
+
+def header_bytes(compiled: CompiledOp) -> IntArray:
+    """Bytes of the messages in which every member of a team tells every other one count, int64 [P, P]."""
+    together = (compiled.team[:, None] == compiled.team) & compiled.runs[:, None] & compiled.runs
+    np.fill_diagonal(together, False)
+    return np.asarray(together, dtype=np.int64) * WORD_BYTES
 
 
 def _fetch_rounds(matrix: IntArray, row_bytes: int, limit: int, header: Round) -> tuple[Round, ...]:
@@ -107,11 +112,13 @@ def handed_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
 @dataclass(frozen=True)
 class Sent:
     """Counts of one op in one turn. ``counts`` int64 [P, 4]: bytes sent, collective bytes, control bytes, messages (the
-    last columns of the trace). ``nbytes``, ``messages``: int64 [P, P], by (sender, receiver), without headers."""
+    last columns of the trace). ``nbytes``, ``messages``: int64 [P, P], by (sender, receiver), without headers.
+    ``headers``: number of rounds of headers, in each of which every member of a team sends one word to every other."""
 
     counts: IntArray
     nbytes: IntArray
     messages: IntArray
+    headers: int = 0
 
 
 def sent_by(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> Sent:
@@ -126,13 +133,16 @@ def sent_by(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> Sent:
         none = np.broadcast_to(np.int64(0), (ranks, ranks))
         return Sent(counts, none, none)
     nbytes, messages = np.zeros((ranks, ranks), dtype=np.int64), np.zeros((ranks, ranks), dtype=np.int64)
+    headers = 0
     for found in pairwise_rounds(compiled, sizes, turn):
         np.add.at(counts[:, 2 if found.control else 0], found.source, found.nbytes)
-        if not found.header:
+        if found.header:
+            headers += 1
+        else:
             nbytes[found.source, found.target] += found.nbytes
             messages[found.source, found.target] += 1
     counts[:, 3] = messages.sum(axis=1)
-    return Sent(counts, nbytes, messages)
+    return Sent(counts, nbytes, messages, headers)
 
 
 @dataclass(frozen=True)

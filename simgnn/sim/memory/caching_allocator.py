@@ -6,12 +6,17 @@ enough is used; its rest becomes a free block if it has 512 B (small) or more th
 with their free neighbours; segments stay with the process. Source: PyTorch's notes on CUDA semantics ("Memory
 management") and the constants of its header c10/core/AllocatorConfig.h.
 
+A request for which the device has no room left first returns all segments without a taken block to the device; if that
+is not enough, memory has run out.
+
 Assumed: no CUDA device has run a program here, so nothing of this was compared with ``max_memory_reserved``. Left out:
-a pool for each stream, memory that is returned to the device when a request fails, CUDA's context and NCCL's buffers.
+a pool for each stream, CUDA's context and NCCL's buffers.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
 
 BLOCK = 512
 SMALL = 2**20
@@ -22,26 +27,60 @@ OWN_SEGMENT = 10 * 2**20
 ROUND_LARGE = 2 * 2**20
 
 
-def reserved_bytes(always: Sequence[int], keys: Sequence[int], changes: Sequence[int]) -> int:
-    """Bytes of all segments in the end. First the blocks ``always`` are allocated, which stay; then, in order,
-    ``changes[i]`` bytes are allocated for ``keys[i]``, or, where negative, the block of that key is freed."""
-    small, large = _Pool(BLOCK), _Pool(SMALL + 1)
+@dataclass(frozen=True)
+class Reservation:
+    """Memory that the allocator takes from a device. ``peak_bytes``: the most at any time. ``failed``: position of the
+    first request that the device cannot serve (-1: one of the blocks that are always held), None if it serves all;
+    ``needed_bytes``: of the device for that request, ``held_bytes``: of blocks in use, the request included."""
 
-    def pool(nbytes: int) -> "_Pool":
-        return small if nbytes <= SMALL else large
+    peak_bytes: int
+    failed: int | None = None
+    needed_bytes: int = 0
+    held_bytes: int = 0
+
+
+def reserve(always: Sequence[int], keys: Sequence[int], changes: Sequence[int], capacity: float = inf) -> Reservation:
+    """Replay requests on a device of ``capacity`` bytes, up to the first that fails.
+
+    First the blocks ``always`` are allocated, which stay; then, in order, ``changes[i]`` bytes are allocated for
+    ``keys[i]``, or, where negative, the block of that key is freed.
+    """
+    small, large = _Pool(BLOCK), _Pool(SMALL + 1)
+    held = peak = 0
+
+    def take(nbytes: int) -> tuple[int, int] | int:
+        """Allocate a block; return its place, or the bytes that the device would need if it has fewer."""
+        nonlocal held, peak
+        pool = small if nbytes <= SMALL else large
+        if small.reserved + large.reserved + pool.missing(nbytes) > capacity:
+            small.release()
+            large.release()
+            needed = small.reserved + large.reserved + pool.missing(nbytes)
+            if needed > capacity:
+                return needed
+        place = pool.take(nbytes)
+        held += nbytes
+        peak = max(peak, small.reserved + large.reserved)
+        return place
 
     for nbytes in always:
-        pool(nbytes).take(nbytes)
+        found = take(nbytes)
+        if isinstance(found, int):
+            return Reservation(peak, -1, found, held + nbytes)
     taken: dict[int, tuple[int, int]] = {}
     over: set[int] = set()
-    for key, change in zip(keys, changes, strict=True):
+    for position, (key, change) in enumerate(zip(keys, changes, strict=True)):
         if key in taken:
-            pool(-change).give(taken.pop(key))
+            (small if -change <= SMALL else large).give(taken.pop(key))
+            held += change
         elif change < 0:
             over.add(key)  # held from an instant to the same instant: its return comes first, and it is never taken
         elif key not in over:
-            taken[key] = pool(change).take(change)
-    return small.reserved + large.reserved
+            found = take(change)
+            if isinstance(found, int):
+                return Reservation(peak, position, found, held + change)
+            taken[key] = found
+    return Reservation(peak)
 
 
 class _Pool:
@@ -58,7 +97,19 @@ class _Pool:
         """(segment, end) -> start of every free block."""
         self._sizes: dict[tuple[int, int], int] = {}
         """(segment, start) -> bytes of every block that is taken."""
-        self._segments = 0
+        self._lengths: list[int] = []
+        """Bytes of every segment so far, released ones included."""
+
+    def missing(self, nbytes: int) -> int:
+        """Return the size of the segment that a request needs from the device; 0 if a free block serves it."""
+        size = -(-nbytes // BLOCK) * BLOCK
+        return segment_bytes(size) if size and bisect_left(self._free, (size, -1, -1)) == len(self._free) else 0
+
+    def release(self) -> None:
+        """Return all segments without a taken block to the device."""
+        for block in [block for block in self._free if block[0] == self._lengths[block[1]]]:
+            self._remove(block)
+            self.reserved -= block[0]
 
     def take(self, nbytes: int) -> tuple[int, int]:
         """Allocate a block; return its segment and its start there. A request of 0 bytes takes nothing."""
@@ -69,8 +120,8 @@ class _Pool:
         if place == len(self._free):
             length = segment_bytes(size)
             self.reserved += length
-            found = (length, self._segments, 0)
-            self._segments += 1
+            found = (length, len(self._lengths), 0)
+            self._lengths.append(length)
         else:
             found = self._free[place]
             self._remove(found)

@@ -32,7 +32,7 @@ class BundlePaths(NamedTuple):
 def bundle_paths(machine: Machine, source: Ints, target: Ints, backend: str) -> BundlePaths:
     """Compute the paths of the bundles of a round, whose message k goes from ``source[k]`` to ``target[k]``."""
     host = np.array(machine.hosts, dtype=np.int64)
-    message, link = _crossed(machine, source, target, backend)
+    message, link = crossed_links(machine, source, target, backend)
     hosts, links = int(host.max()) + 1, len(machine.links) + 1
     keys = source * hosts + host[target], host[source] * machine.ranks + target
     numbers, parts, base = [], [], 0
@@ -59,7 +59,7 @@ def even_out(starts: Ints, bundles: Ints, values: Floats) -> Floats:
     return means
 
 
-def _crossed(machine: Machine, source: Ints, target: Ints, backend: str) -> tuple[Ints, Ints]:
+def crossed_links(machine: Machine, source: Ints, target: Ints, backend: str) -> tuple[Ints, Ints]:
     """All pairs (message, link that it crosses). A message without links gets an extra last link that never fills."""
     which, routes = end_pairs(machine, source, target, backend)
     lengths = np.array([len(route.links) for route in routes], dtype=np.int64)

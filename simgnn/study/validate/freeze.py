@@ -135,8 +135,8 @@ def _check_noticeable(suite: Suite, predictions: Iterable[Prediction]) -> None:
     """Raise :class:`ConfigError` for a reduced rate that changes no prediction."""
     times = {(found.variant, found.case): found.times.epoch_s for found in predictions}
     faults = [
-        f"sensitivity.{at}: {what.label} changes no prediction: the calibration has no such rate, or no case uses "
-        "it; remove the entry and call again (the calibration is kept)"
+        f"sensitivity.{at}: the self-test with {what.label} changes no prediction: the calibration has no such rate, "
+        "or no case uses it; remove the entry and call again (the calibration is kept)"
         for at, what in enumerate(suite.sensitivity)
         if all(times[what.label, case] == times[AS_CALIBRATED, case] for case in suite.cases())
     ]
