@@ -20,12 +20,13 @@ from executor.rank.compile import Observe
 from executor.rank.interpreter import SPAN, Interpreter
 from executor.rank.lanes import Workers
 from executor.rank.model_inputs import model_facts, tensors_beside
-from executor.recording.disk import StorageError, check_run_directory, storage_fault, writing
-from executor.recording.epoch_log import EpochLog, LossFile, Sink
-from executor.recording.failure import LostPeerError, failure_of, write_failure
+from executor.recording.disk import StorageError, check_run_directory, writing
+from executor.recording.epoch_log import EpochLog
+from executor.recording.failure import explained, failure_of, write_failure
 from executor.recording.metrics import History
 from executor.recording.report import FIRST, LAST, TOLD, write_counts, write_report
 from executor.recording.side_records import Notes
+from executor.recording.sinks import sinks_of
 from executor.recording.trace import Recorder, put_aside, warm_up_writer
 from executor.recording.trained_model import TrainedModel
 from executor.state.buffers import Now
@@ -108,7 +109,7 @@ class Session:
         warm_up_for(plan, self.world.device)
         warm_up_writer()
         wake_groups(groups)
-        sinks = _sinks(plan, log) if self.world.rank == 0 else []
+        sinks = sinks_of(RunDirectory(plan.root), plan.multilabel, log) if self.world.rank == 0 else []
         # the main thread runs one of the streams
         self._workers = Workers(max(0, sum(stream.servers for stream in plan.program.streams.values()) - 1))
         self.memory = PeakMemory.begin(
@@ -366,27 +367,6 @@ class Session:
             "hosts_found": len(set(self.world.hosts)),
             **({"testbed": json.loads(os.environ[TESTBED])["declared"]} if TESTBED in os.environ else {}),
         }
-
-
-def _sinks(plan: RunPlan, log: str | None) -> list[Sink]:
-    """Return where rank 0 writes what it tells of every epoch."""
-    run, metric = RunDirectory(plan.root), "micro_f1" if plan.multilabel else "accuracy"
-    sinks: list[Sink] = [LossFile(run.losses, metric)]
-    if log == "tensorboard":
-        # an extra, which may be missing
-        from executor.recording.tensorboard import EventFile
-
-        sinks.append(EventFile(run.tensorboard, metric))
-    return sinks
-
-
-def explained(root: Path, error: BaseException) -> BaseException:
-    """Return the error of a rank, or why the run directory cannot be written any more: that is the cause of an error
-    in writing, and may be why another rank is gone."""
-    if isinstance(error, StorageError) and RunDirectory(root).plan.is_dir():
-        return error
-    found = storage_fault(root) if isinstance(error, StorageError | LostPeerError) else ""
-    return StorageError(found) if found else error
 
 
 def seed_of(seed: int, rank: int) -> int:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import simgnn
+from executor.recording.disk import StorageError, storage_fault
 from simgnn.errors import BackendError, SimgnnError
 from simgnn.policy import Policy, PolicyError
+from simgnn.record.rundir import RunDirectory
 from simgnn.registry import file_of
 from simgnn.tomlfile import write_atomically
 
@@ -64,6 +66,15 @@ def failure_of(where: str, error: BaseException, passes: type[BaseException] = E
     return BackendError(
         f"{where}: {error if isinstance(error, SimgnnError) else f'{type(error).__name__}: {message}'}{own}"
     )
+
+
+def explained(root: Path, error: BaseException) -> BaseException:
+    """Return the error of a rank, or why the run directory cannot be written any more: that is the cause of an error
+    in writing, and may be why another rank is gone."""
+    if isinstance(error, StorageError) and RunDirectory(root).plan.is_dir():
+        return error
+    found = storage_fault(root) if isinstance(error, StorageError | LostPeerError) else ""
+    return StorageError(found) if found else error
 
 
 def place_of(error: BaseException) -> str:

@@ -15,10 +15,9 @@ from unittest.mock import Mock
 import pytest
 
 from executor.launch.launcher import _reason
-from executor.rank.session import explained
 from executor.recording import disk
 from executor.recording.disk import StorageError, storage_fault, writing
-from executor.recording.failure import LostPeerError, write_failure
+from executor.recording.failure import LostPeerError, explained, write_failure
 from executor.world.environment import NO_STORAGE
 from tests.executor.forked import ForkedSession
 from tests.executor.harness import run_ranks
