@@ -58,7 +58,7 @@ class TrainedModel:
 
     def evaluated(self, accuracy: Sequence[Accuracy]) -> None:
         """Save the weights as the best if the last evaluation has a higher validation accuracy than all before it."""
-        self._latest = accuracy[-1]
+        self._latest = accuracy[-1] if accuracy else None  # nothing to evaluate on
         known = [found for found in accuracy if found.validation is not None]
         if not known:
             return
