@@ -174,12 +174,14 @@ def assemble_edges(
     *,
     weights: ArrayLike | None = None,
     key: str = "graph.source",
+    least_vertices: int = 0,
 ) -> BuiltGraph:
     """Make a CSR of the edges ``source[k] -> target[k]``: no self loops, no duplicates, rows ascending. ``source``,
-    ``target``: integers [edges]. ``vertices``: V; None = largest id + 1. ``symmetrise``: add the reverse of every edge.
-    ``weights``: numbers [edges]; those of duplicates are added up, and if all are then 1, the graph has none. Raises
-    :class:`GraphError`, which begins with ``key``, for lists of different lengths, ids that are not integers, negative
-    or not below V, weights that are not finite, and for a graph without vertices."""
+    ``target``: integers [edges]. ``vertices``: V; None = largest id + 1, or ``least_vertices`` if these are more.
+    ``symmetrise``: add the reverse of every edge. ``weights``: numbers [edges]; those of duplicates are added up, and
+    if all are then 1, the graph has none. Raises :class:`GraphError`, which begins with ``key``, for lists of different
+    lengths, ids that are not integers, negative or not below V, weights that are not finite, and for a graph without
+    vertices."""
     source, target = _edge_ids(source, "source", key), _edge_ids(target, "target", key)
     if len(source) != len(target):
         raise GraphError(
@@ -189,7 +191,7 @@ def assemble_edges(
     low, high = 0, -1
     if len(source):
         low, high = int(min(source.min(), target.min())), int(max(source.max(), target.max()))
-    vertices = vertex_count(low, high, len(source), vertices, key)
+    vertices = vertex_count(low, high, len(source), vertices, key, least_vertices)
     dtype = index_dtype(vertices)
     indptr, grouped = np.zeros(vertices + 1, np.int64), np.empty(len(source), dtype)
     loops = int(_by_source(source, target, indptr, grouped))
@@ -217,18 +219,23 @@ def with_weights(csr: CSR, weights: NDArray[np.float64], key: str) -> CSR:
     return csr if np.all(weights == 1) else replace(csr, weights=weights)
 
 
-def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str) -> int:
-    """Return the number of vertices V: as stated, else the largest id + 1. ``low`` and ``high`` are the smallest and
-    the largest id (-1: none). Raises :class:`GraphError`, which begins with ``key``."""
+def too_sparse(high: int, edges: int) -> bool:
+    """Whether ids up to ``high`` are too far apart to be the numbers 0..V-1 of vertices."""
+    return high >= SPARSE_IDS + SPARSE_IDS_PER_EDGE * edges
+
+
+def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str, least: int = 0) -> int:
+    """Return the number of vertices V: as stated, else the largest id + 1, or ``least`` if that is more. ``low`` and
+    ``high`` are the smallest and the largest id (-1: none). Raises :class:`GraphError`, which begins with ``key``."""
     if low < 0:
         raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
     if vertices is None:
-        if high >= SPARSE_IDS + SPARSE_IDS_PER_EDGE * edges:
+        if too_sparse(high, edges) and high >= least:
             raise GraphError(
                 f"{key}: vertex ids reach {high:,} with only {edges:,} edges: renumber the vertices from 0, "
                 "or state graph.vertices if they are meant"
             )
-        vertices = high + 1
+        vertices = max(high + 1, least)
     if vertices <= 0:
         raise GraphError(f"{key}: a graph needs at least 1 vertex; got {vertices}: state graph.vertices, or give edges")
     if high >= vertices:

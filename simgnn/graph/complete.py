@@ -13,6 +13,8 @@ from simgnn.graph.build import BuiltGraph
 from simgnn.graph.graph import MASKS, Features, Graph
 
 CHUNK_ROWS = 65_536
+MOST_CLASSES = 2**20
+"""Labels from here on are taken for ids: every class takes a column of weights and scores."""
 
 
 @dataclass
@@ -37,11 +39,11 @@ class Found:
 def complete_graph(found: Found) -> Graph:
     """Check the content that a reader found and return the graph. Raises :class:`GraphError`."""
     vertices, where = found.edges.csr.rows, found.where
-    features, converted = _features(found.features, vertices, where)
-    labels, classes, multilabel = _labels(found.labels, found.classes, vertices, where)
+    features, converted = checked_features(found.features, vertices, where)
+    labels, classes, multilabel = checked_labels(found.labels, found.classes, vertices, where)
     given = {name: getattr(found, f"{name}_mask") for name in MASKS}
     masks: dict[str, Any] = {
-        f"{name}_mask": _mask(value, vertices, f"{where}: {name}_mask")
+        f"{name}_mask": checked_mask(value, vertices, f"{where}: {name}_mask")
         for name, value in given.items()
         if value is not None
     }
@@ -62,7 +64,9 @@ def complete_graph(found: Found) -> Graph:
     )
 
 
-def _features(value: Any, vertices: int, where: str) -> tuple[Features | None, list[str]]:
+def checked_features(value: Any, vertices: int, where: str) -> tuple[Features | None, list[str]]:
+    """Return features as a :class:`Graph` holds them, and notes on what was converted. Raises :class:`GraphError`,
+    which begins with ``where``, for other shapes and types, and for numbers that are not finite."""
     if value is None:
         return None, []
     if sparse.issparse(value):
@@ -116,7 +120,9 @@ def _not_finite(where: str, vertex: int, column: int, value: Any) -> GraphError:
     )
 
 
-def _labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArray[Any] | None, int, bool]:
+def checked_labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArray[Any] | None, int, bool]:
+    """Return labels as a :class:`Graph` holds them, the number of classes, and whether a vertex may have several.
+    ``classes`` 0: count them. Raises :class:`GraphError`, which begins with ``where``."""
     if value is None:
         return None, 0, False
     array = np.asarray(value)
@@ -138,6 +144,8 @@ def _labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArra
         array = whole
     elif array.dtype.kind not in "iub":
         raise GraphError(f"{where}: labels must be integers; got {array.dtype}")
+    if array.size and float(array.max()) >= MOST_CLASSES:
+        raise GraphError(f"{where}: labels must be below {MOST_CLASSES:,}; got {array.max()}: number classes from 0")
     labels = np.ascontiguousarray(array, dtype=np.int64)
     low, high = int(labels.min()), int(labels.max())
     if low < -1 or (classes and high >= classes):
@@ -147,7 +155,8 @@ def _labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArra
     return labels, classes or high + 1, False
 
 
-def _mask(value: Any, vertices: int, where: str) -> NDArray[np.bool_]:
+def checked_mask(value: Any, vertices: int, where: str) -> NDArray[np.bool_]:
+    """Return a mask as bool [V]. Raises :class:`GraphError`, which begins with ``where``."""
     array = np.asarray(value)
     if array.shape != (vertices,):
         raise GraphError(f"{where} must have one entry a vertex, [{vertices}]; got shape {list(array.shape)}")

@@ -189,6 +189,7 @@ def write_facts(folder: Path, graph: Graph | None = None, **stated: Any) -> None
     facts: dict[str, Any] = {"format": FORMAT, **stated}
     if graph is not None:
         facts |= {key: getattr(graph, key) for key in _STATED} | {"notes": list(graph.notes)}
+        facts |= {"class_names": list(graph.class_names)} if graph.class_names else {}
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
@@ -211,6 +212,8 @@ def save_graph(graph: Graph, path: Path) -> None:
             np.save(folder / "features_mean.npy", features.mean)
         elif isinstance(features, np.ndarray):
             np.save(folder / "features.npy", features)
+        if graph.vertex_ids is not None:
+            np.save(folder / "vertex_ids.npy", graph.vertex_ids)
         write_facts(folder, graph)
 
 
@@ -238,6 +241,8 @@ def open_graph(path: Path) -> Graph:
         csr=csr,
         features=features,
         notes=tuple(facts.get("notes", ())),
+        vertex_ids=_array(path, "vertex_ids"),
+        class_names=tuple(facts.get("class_names", ())),
         **{key: _array(path, key) for key in _PLAIN},
         **{key: facts[key] for key in _STATED},
     )
@@ -264,8 +269,9 @@ def _array(path: Path, name: str, required: bool = False) -> Any:
 
 
 def graph_digest(graph: Graph) -> str:
-    """SHA-256 (hex) over edges, their weights, features, labels, masks and the number of classes; not over names, paths
-    or notes. A graph without weights has the digest of its edges alone."""
+    """SHA-256 (hex) over edges, their weights, features, labels, masks, the number of classes, and the ids of vertices
+    and names of classes; not over the graph's name, paths or notes. What a graph does not have leaves the digest as it
+    is."""
     digest: Any = hashlib.sha256(f"simgnn-graph-1 {graph.csr.columns} {graph.classes} {graph.multilabel}".encode())
     named: dict[str, Any] = {"indptr": graph.csr.indptr, "indices": graph.csr.indices, "labels": graph.labels}
     named |= {"weights": graph.csr.weights, **{name: getattr(graph, f"{name}_mask") for name in MASKS}}
@@ -278,6 +284,9 @@ def graph_digest(graph: Graph) -> str:
         digest.update(f"width {stored.shape[1]}".encode())
     if isinstance(features, CentredRows):
         named["mean"] = features.mean
+    named["ids"] = graph.vertex_ids
+    if graph.class_names:
+        digest.update(f"classes {list(graph.class_names)!r}".encode())
     for name, array in named.items():
         if array is not None:
             plain = np.asarray(array)  # the digest must not depend on whether an array is memory-mapped
