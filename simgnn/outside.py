@@ -1,10 +1,12 @@
 """Reading of files from outside: whatever goes wrong becomes an error that names the file, never a traceback."""
 
+import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from simgnn.errors import GraphError, SimgnnError
 
@@ -22,6 +24,8 @@ _KINDS = (
 def reason_of(fault: BaseException) -> str:
     """Return the first line of an exception's message, shortened; without a message, the name of its class."""
     lines = str(fault).strip().splitlines()
+    if isinstance(fault, KeyError):
+        lines = [f"no entry {fault}"]
     text = lines[0] if lines else type(fault).__name__
     return text if len(text) <= MOST_REASON else text[: MOST_REASON - 3] + "..."
 
@@ -51,13 +55,16 @@ def outside_data(
     *,
     remedy: str = "is it cut off? write or fetch it again",
     error: type[SimgnnError] = GraphError,
+    folder: bool = False,
 ) -> Iterator[None]:
-    """Check that ``path`` is a regular file, and turn whatever the block raises while it reads it into ``error``.
+    """Check that ``path`` is a regular file (or a ``folder``), and turn whatever the block raises while it reads it
+    into ``error``.
 
     The block may call any library: on damaged data these raise exceptions of many kinds. The message names the file,
     what it should have been (``what``, such as "Parquet file"), the library's reason and the ``remedy``. Errors of
     simgnn's own pass unchanged."""
-    check_regular(path, error)
+    if not folder:
+        check_regular(path, error)
     try:
         yield
     except SimgnnError:
@@ -70,3 +77,9 @@ def outside_data(
         raise error(f"{path}: not a readable {what} (nested too deep): {remedy}") from fault
     except Exception as fault:
         raise error(f"{path}: not a readable {what} ({reason_of(fault)}): {remedy}") from fault
+
+
+def read_json(path: Path, what: str, *, remedy: str, error: type[SimgnnError] = GraphError) -> Any:
+    """Read a JSON file. Raises ``error``, see :func:`outside_data`, also where it is missing."""
+    with outside_data(path, what, remedy=remedy, error=error):
+        return json.loads(path.read_text(encoding="utf-8"))

@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.errors import GraphError
-from simgnn.graph.build import BuiltGraph
+from simgnn.graph.build import BuiltGraph, check_rows
 from simgnn.graph.graph import MASKS, Features, Graph
 
 CHUNK_ROWS = 65_536
+MOST_WIDTH = 2**24
+"""Every column of features takes a row of weights."""
 MOST_CLASSES = 2**20
 """Labels from here on are taken for ids: every class takes a column of weights and scores."""
 
@@ -64,6 +66,33 @@ def complete_graph(found: Found) -> Graph:
     )
 
 
+def checked_graph(graph: Graph, where: str) -> Graph:
+    """Return a graph that was read from a folder, after the checks that any other source goes through. Raises
+    :class:`GraphError`, which begins with ``where``."""
+    try:
+        check_rows(graph.csr)
+    except GraphError as error:
+        raise GraphError(f"{where}: {error}; write it again") from error
+    vertices, stored, weights = graph.vertices, graph.sparse_rows, graph.csr.weights
+    if weights is not None and (weights.dtype != np.float64 or not np.isfinite(weights).all()):
+        raise GraphError(f"{where}: weights must be finite numbers, float64; got {weights.dtype}; write it again")
+    if stored is not None:
+        stored.check_format(full_check=True)
+        _check_rows(stored.shape, vertices, where)
+    else:
+        checked_features(graph.features, vertices, where)
+    stated = 0 if graph.labels is None else graph.classes
+    _, classes, several = checked_labels(graph.labels, stated, vertices, where)
+    masks = [getattr(graph, f"{name}_mask") for name in MASKS]
+    checked = [checked_mask(mask, vertices, where) for mask in masks if mask is not None]
+    _check_masks(checked, graph.labels, graph.multilabel, where)
+    if graph.labels is not None and (classes, several) != (graph.classes, graph.multilabel):
+        raise GraphError(f"{where}: labels of {classes} classes, but {graph.classes} are stated; write it again")
+    if graph.vertex_ids is not None and graph.vertex_ids.shape != (vertices,):
+        raise GraphError(f"{where}: expected ids of {vertices} vertices; got {graph.vertex_ids.shape}; write it again")
+    return graph
+
+
 def checked_features(value: Any, vertices: int, where: str) -> tuple[Features | None, list[str]]:
     """Return features as a :class:`Graph` holds them, and notes on what was converted. Raises :class:`GraphError`,
     which begins with ``where``, for other shapes and types, and for numbers that are not finite."""
@@ -99,6 +128,8 @@ def checked_features(value: Any, vertices: int, where: str) -> tuple[Features | 
 def _check_rows(shape: tuple[int, ...], vertices: int, where: str) -> None:
     if len(shape) != 2 or shape[0] != vertices or shape[1] == 0:
         raise GraphError(f"{where}: features must have one row a vertex, shape [{vertices}, width]; got {list(shape)}")
+    if shape[1] > MOST_WIDTH:
+        raise GraphError(f"{where}: features have {shape[1]:,} columns, expected at most {MOST_WIDTH:,}: drop some")
 
 
 def _check_finite(array: NDArray[Any], where: str) -> None:

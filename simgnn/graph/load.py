@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
 from simgnn.graph.graph import MASKS, CentredRows, Graph
+from simgnn.outside import check_regular, outside_data
 
 if TYPE_CHECKING:
     from simgnn.graph.side_files import SideFiles
@@ -86,6 +87,7 @@ def _read(
 ) -> Graph:
     # Numba, SciPy and pyarrow: loaded when a graph is read
     from simgnn.graph.build import symmetrise_csr
+    from simgnn.graph.complete import checked_graph
     from simgnn.graph.readers import edge_array, frameworks, matrix_market, npz, ogb, tables
     from simgnn.graph.store import open_graph
     from simgnn.graph.vertex_ids import IdChoice
@@ -102,7 +104,8 @@ def _read(
     path = _find(rest if forced else source, base)
     if path.is_dir():
         _refuse(given, (*SIZES, *EDGE_COLUMNS), source)
-        saved = open_graph(path)
+        with outside_data(path, "folder of a saved graph", folder=True):
+            saved = checked_graph(open_graph(path), str(path))
         if not weights.used:
             saved = replace(saved, csr=saved.csr.unweighted())
         if symmetrise and not saved.symmetric:
@@ -111,7 +114,6 @@ def _read(
     suffix = forced or _suffix(path)
     whole = {
         ".npz": npz.read_npz,
-        ".mtx": matrix_market.read_matrix_market,
         ".bin": frameworks.read_dgl,
         ".pt": frameworks.read_pyg,
     }
@@ -121,7 +123,11 @@ def _read(
         _refuse(given, (*SIZES, *ID_COLUMNS), source)
         return whole[suffix](path, symmetrise=symmetrise, weights=weights)
     _refuse(given, ("edges", "feature_width"), source)
-    vertices, ids = given.get("vertices"), IdChoice(given.get("ids", "auto"), sides.listed, sides.least_vertices)
+    vertices = given.get("vertices")
+    if suffix == ".mtx":
+        _refuse(given, ID_COLUMNS, source)
+        return matrix_market.read_matrix_market(path, vertices=vertices, symmetrise=symmetrise, weights=weights)
+    ids = IdChoice(given.get("ids", "auto"), sides.listed, sides.least_vertices)
     if suffix == ".npy":
         _refuse(given, ("source_column", "target_column"), source)
         ids = replace(ids, mode="names" if ids.mode == "names" else "numbers")
@@ -197,9 +203,14 @@ def _candidates(path: Path, base: Path | None) -> list[Path]:
 
 
 def _find(text: str, base: Path | None, key: str = "graph.source") -> Path:
+    if "\0" in text:
+        raise GraphError(f"{key}: got {text!r}, expected a path without a zero byte")
     tried = _candidates(Path(text).expanduser(), base)
     for candidate in tried:
+        if candidate.is_dir():
+            return candidate
         if candidate.exists():
+            check_regular(candidate)
             return candidate
     places = ", ".join(dict.fromkeys(os.path.abspath(candidate) for candidate in tried))
     known = f"; a source is a path or one of: {', '.join((*PREFIXES, *SUFFIXES))}" if key == "graph.source" else ""

@@ -27,6 +27,7 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import MASKS, CentredRows, Graph
 from simgnn.graph.thread_pool import in_order
 from simgnn.npzfile import read_npy
+from simgnn.outside import outside_data
 
 BUCKET_EDGES = 8_000_000  # 64 MB of keys; a few buckets are in memory at once
 MOST_BUCKETS = 512  # open files
@@ -217,33 +218,42 @@ def save_graph(graph: Graph, path: Path) -> None:
         write_facts(folder, graph)
 
 
-def open_graph(path: Path) -> Graph:
-    """Open a folder of :func:`save_graph` or ``generate_to_disk``; its arrays are memory-mapped and read-only."""
-    try:
-        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise GraphError(f"{path}: not a folder of a saved graph ({error}); expected {FACTS} in it") from error
+def open_graph(path: Path, *, mapped: bool = True) -> Graph:
+    """Open a folder of :func:`save_graph` or ``generate_to_disk``; its arrays are memory-mapped and read-only, unless
+    ``mapped`` is False. Raises :class:`GraphError`."""
+    with outside_data(path, "folder of a saved graph", remedy="write it again", folder=True):
+        return _opened(path, mapped)
+
+
+def _opened(path: Path, mapped: bool) -> Graph:
+    if not (path / FACTS).is_file():
+        raise GraphError(f"{path}: not a folder of a saved graph; expected {FACTS} in it")
+    facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise GraphError(f"{path / FACTS}: expected format '{FORMAT}'; got {facts.get('format') if facts else facts!r}")
-    indptr = _array(path, "indptr", required=True)
-    csr = CSR(indptr, _array(path, "indices", required=True), len(indptr) - 1, _array(path, "weights"))
+
+    def array(name: str, required: bool = False) -> Any:
+        return _array(path, name, required, mapped)
+
+    indptr = array("indptr", required=True)
+    csr = CSR(indptr, array("indices", required=True), len(indptr) - 1, array("weights"))
     if csr.weights is not None and csr.weights.shape != (csr.edges,):
         raise GraphError(f"{path}: {len(csr.weights)} weights, but there are {csr.edges} edges: write it again")
     if int(indptr[-1]) != csr.edges:
         raise GraphError(f"{path}: indptr ends at {int(indptr[-1])}, but there are {csr.edges} edges: write it again")
-    features = _array(path, "features")
+    features = array("features")
     if features is None and (path / "features_shape.npy").exists():
-        parts = tuple(_array(path, f"features_{part}", required=True) for part in ("data", "indices", "indptr"))
-        features = sparse.csr_array(parts, shape=tuple(_array(path, "features_shape", required=True).tolist()))
-        mean = _array(path, "features_mean")
+        parts = tuple(array(f"features_{part}", required=True) for part in ("data", "indices", "indptr"))
+        features = sparse.csr_array(parts, shape=tuple(array("features_shape", required=True).tolist()))
+        mean = array("features_mean")
         features = features if mean is None else CentredRows(features, mean)
     return Graph(
         csr=csr,
         features=features,
         notes=tuple(facts.get("notes", ())),
-        vertex_ids=_array(path, "vertex_ids"),
+        vertex_ids=array("vertex_ids"),
         class_names=tuple(facts.get("class_names", ())),
-        **{key: _array(path, key) for key in _PLAIN},
+        **{key: array(key) for key in _PLAIN},
         **{key: facts[key] for key in _STATED},
     )
 
@@ -258,12 +268,12 @@ def release_pages(array: Any) -> None:
         array.base.madvise(mmap.MADV_DONTNEED)
 
 
-def _array(path: Path, name: str, required: bool = False) -> Any:
+def _array(path: Path, name: str, required: bool, mapped: bool) -> Any:
     file = path / f"{name}.npy"
     if not file.exists() and not required:
         return None
     try:
-        return read_npy(file, mapped=True)
+        return read_npy(file, mapped=mapped)
     except ValueError as error:
         raise GraphError(f"{file}: cannot be read ({error}): write the graph again") from error
 

@@ -1,7 +1,9 @@
 """Graphs of DGL and PyTorch Geometric, from their objects or their files; loading a file runs none of its code."""
 
 import pickle
+import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ from simgnn.errors import GraphError
 from simgnn.graph.build import BuiltGraph, assemble_edges
 from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.graph import Graph
+from simgnn.graph.readers.own_process import read_elsewhere
 from simgnn.graph.weights import NAMES as WEIGHT_NAMES
 from simgnn.graph.weights import TAKEN, WeightChoice
+from simgnn.npzfile import check_unpacked
+from simgnn.outside import outside_data, reason_of
 
 NAMES = {
     "features": ("feat", "x", "feature", "features"),
@@ -28,7 +33,23 @@ EDGE_NAMES = ("edge_weight", "edge_attr")
 
 
 def read_dgl(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN) -> Graph:
-    """Read the one homogeneous graph of a ``.bin`` file. Raises :class:`GraphError`, also where DGL is missing."""
+    """Read the one homogeneous graph of a ``.bin`` file in a process of its own, since a damaged file makes DGL abort.
+    Raises :class:`GraphError`, also where DGL is missing."""
+    return read_elsewhere(path, symmetrise=symmetrise, weights=asdict(weights))
+
+
+def read_dgl_here(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN) -> Graph:
+    """Do what :func:`read_dgl` does in this process, which ends if the file is damaged in certain ways."""
+    dgl = load_dgl(str(path))
+    with outside_data(path, "DGL file"):
+        graphs, _ = dgl.load_graphs(str(path))
+        if len(graphs) != 1:
+            raise GraphError(f"{path}: expected one graph; got {len(graphs)}: save the one to train on alone")
+        return from_dgl(graphs[0], name=path.stem, symmetrise=symmetrise, weights=weights, where=str(path))
+
+
+def load_dgl(path: str) -> Any:
+    """Import DGL. Raises :class:`GraphError`, which begins with ``path``, where it cannot be imported."""
     try:
         # DGL: optional, and slow to load
         import dgl
@@ -37,13 +58,7 @@ def read_dgl(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAK
             f"{path}: reading it needs DGL, which cannot be imported ({error}): install dgl==1.1.3 on Python 3.11, "
             "or convert the graph there with simgnn.graph.store.save_graph"
         ) from error
-    try:
-        graphs, _ = dgl.load_graphs(str(path))
-    except (dgl.DGLError, OSError, MemoryError, ValueError) as error:
-        raise GraphError(f"{path}: not a readable DGL file ({_line(error)}): is it cut off? write it again") from error
-    if len(graphs) != 1:
-        raise GraphError(f"{path}: expected one graph; got {len(graphs)}: save the one to train on alone")
-    return from_dgl(graphs[0], name=path.stem, symmetrise=symmetrise, weights=weights, where=str(path))
+    return dgl
 
 
 def from_dgl(
@@ -69,19 +84,18 @@ def read_pyg(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAK
     # torch: loaded when such a file is read
     import torch
 
-    try:
-        with torch.serialization.safe_globals(_containers()):
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, ModuleNotFoundError, AttributeError) as error:
-        raise GraphError(
-            f"{path}: holds Python objects that are not loaded from files ({_line(error)}): "
-            "save data.to_dict() with torch.save, or install torch-geometric if they are its own"
-        ) from error
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        raise GraphError(
-            f"{path}: not a readable file of torch.save ({_line(error)}): is it cut off? write it again"
-        ) from error
-    return from_pyg(_one(loaded, path), name=path.stem, symmetrise=symmetrise, weights=weights, where=str(path))
+    with outside_data(path, "file of torch.save"), torch.sparse.check_sparse_tensor_invariants():
+        if zipfile.is_zipfile(path):
+            check_unpacked(path)
+        try:
+            with torch.serialization.safe_globals(_containers()):
+                loaded = torch.load(path, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, ModuleNotFoundError, AttributeError) as error:
+            raise GraphError(
+                f"{path}: holds Python objects that are not loaded from files ({reason_of(error)}): "
+                "save data.to_dict() with torch.save, or install torch-geometric if they are its own"
+            ) from error
+        return from_pyg(_one(loaded, path), name=path.stem, symmetrise=symmetrise, weights=weights, where=str(path))
 
 
 def from_pyg(
@@ -152,10 +166,6 @@ def _with_vertex_data(edges: BuiltGraph, data: Mapping[str, Any], name: str, whe
                 values[field] = found[:, 0]
                 notes.append(f"{field}: first of {found.shape[1]} splits")
     return complete_graph(Found(name, where, edges, notes=notes, **values))
-
-
-def _line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _containers() -> list[Any]:

@@ -1,7 +1,6 @@
 """Node-property data sets of the Open Graph Benchmark, in the layout of the ogb package (Hu et al., 2020)."""
 
 import gzip
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,10 @@ from simgnn.graph.build import assemble_edges
 from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.graph import Graph
 from simgnn.graph.readers.npz import load_arrays
+from simgnn.graph.readers.text_table import LONGEST_LINE
 from simgnn.graph.weights import TAKEN, WeightChoice
+from simgnn.memory import check_memory
+from simgnn.outside import outside_data
 
 OFFICIAL_SPLITS = {
     "ogbn-arxiv": "time",
@@ -38,6 +40,11 @@ def read_ogb(name: str, roots: Sequence[Path], *, symmetrise: bool = True, weigh
     :class:`GraphError`.
     """
     folder = _folder(name, roots)
+    with outside_data(folder, "data set of OGB", remedy="fetch it again", folder=True):
+        return _read(name, folder, symmetrise, weights)
+
+
+def _read(name: str, folder: Path, symmetrise: bool, weights: WeightChoice) -> Graph:
     raw = folder / "raw"
     labels: Any
     if (raw / "data.npz").is_file():
@@ -114,21 +121,25 @@ def _optional(path: Path, dtype: Any) -> NDArray[Any] | None:
 def _table(path: Path, dtype: Any) -> NDArray[Any]:
     if not path.is_file():
         raise GraphError(f"{path} is missing; an OGB folder has it: fetch the data set again")
-    try:
+    with outside_data(path, "table of numbers", remedy="is it cut off? fetch it again"):
         with gzip.open(path) as stream:
-            width = stream.readline().count(b",") + 1
+            width = stream.readline(LONGEST_LINE).count(b",") + 1
             if stream.tell() == 0:
                 return np.empty((0, 1), dtype)
         # the types are stated, as a first block of "0" would make a column of features integers
         names = [str(k) for k in range(width)]
         kinds = dict.fromkeys(names, pa.from_numpy_dtype(np.dtype(dtype)))
-        table = csv.read_csv(
+        reader = csv.open_csv(
             str(path),
             read_options=csv.ReadOptions(column_names=names, block_size=1 << 23),
             convert_options=csv.ConvertOptions(column_types=kinds, null_values=["nan", "NaN", ""]),
         )
-    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
-        raise GraphError(f"{path}: not a readable table of numbers ({error}): is it cut off? fetch it again") from error
+        batches, held = [], 0
+        for batch in reader:
+            held += batch.nbytes
+            check_memory(held, f"{path}: reading it", "use a machine with more memory")
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, reader.schema)
     out = np.empty((table.num_rows, width), dtype)
     for k, column in enumerate(table.columns):
         if column.null_count and np.dtype(dtype).kind == "i":

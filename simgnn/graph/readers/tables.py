@@ -124,20 +124,33 @@ def read_edge_list(
     ``source``/``src`` and ``target``/``dst`` are taken, else the first two; ``columns`` states others. The column of
     weights is the one that the header names (:class:`WeightChoice`); in a list of three columns without a header, a
     third one of numbers. Further columns are left out and noted. ``vertices``: V, default largest id + 1. ``ids``: see
-    :class:`IdChoice`. Raises :class:`GraphError`, also for a file that is cut off. """ pieces, left = Pieces(path), []
-    expected = ( "expected two whole numbers a line and, with weights, a number; one separator throughout; where
-    vertices have " "names, state graph.ids = 'names'" ) with outside_data(path, "file"), open_text(path) as stream:
-    layout = layout_of(path, stream) if layout is not None: header, source, target = _edge_columns(layout, columns,
-    path) weight = _weight_column(layout.fields, (source, target), header, weights, path) labels = layout.fields if
-    header else [f"column {k + 1}" for k in range(len(layout.fields))] left = [name for k, name in enumerate(labels) if
-    k not in (source, target, weight)] row = layout.second if header else layout.fields named = _have_names([row[k] for
-    k in (source, target)] if len(row) > max(source, target) else [], ids, path) kind = pa.large_string() if named else
-    pa.int64() pieces.names = [] if named else None pieces.weights = None if weight is None else [] kinds = {source:
-    kind, target: kind} | ({} if weight is None else {weight: pa.float64()}) places = [list(kinds).index(k) for k in
-    (source, target, weight) if k is not None] with _explained(path, expected): for batch in text_columns(stream,
-    layout, header, kinds): pieces.add(*(batch.column(place) for place in places)) elif vertices is None and not
-    ids.listed and not ids.least_vertices: raise GraphError(f"{path}: no edges; state graph.vertices for a graph without
-    any") return pieces.graph(left, vertices, symmetrise, ids)
+    :class:`IdChoice`. Raises :class:`GraphError`, also for a file that is cut off.
+    """
+    pieces, left = Pieces(path), []
+    expected = (
+        "expected two whole numbers a line and, with weights, a number; one separator throughout; where vertices have "
+        "names, state graph.ids = 'names'"
+    )
+    with outside_data(path, "file"), open_text(path) as stream:
+        layout = layout_of(path, stream)
+        if layout is not None:
+            header, source, target = _edge_columns(layout, columns, path)
+            weight = _weight_column(layout.fields, (source, target), header, weights, path)
+            labels = layout.fields if header else [f"column {k + 1}" for k in range(len(layout.fields))]
+            left = [name for k, name in enumerate(labels) if k not in (source, target, weight)]
+            row = layout.second if header else layout.fields
+            named = _have_names([row[k] for k in (source, target)] if len(row) > max(source, target) else [], ids, path)
+            kind = pa.large_string() if named else pa.int64()
+            pieces.names = [] if named else None
+            pieces.weights = None if weight is None else []
+            kinds = {source: kind, target: kind} | ({} if weight is None else {weight: pa.float64()})
+            places = [list(kinds).index(k) for k in (source, target, weight) if k is not None]
+            with _explained(path, expected):
+                for batch in text_columns(stream, layout, header, kinds):
+                    pieces.add(*(batch.column(place) for place in places))
+        elif vertices is None and not ids.listed and not ids.least_vertices:
+            raise GraphError(f"{path}: no edges; state graph.vertices for a graph without any")
+    return pieces.graph(left, vertices, symmetrise, ids)
 
 
 @contextmanager
