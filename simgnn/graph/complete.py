@@ -179,6 +179,8 @@ def checked_labels(value: Any, classes: int, vertices: int, where: str) -> tuple
         raise GraphError(f"{where}: labels must be below {MOST_CLASSES:,}; got {array.max()}: number classes from 0")
     labels = np.ascontiguousarray(array, dtype=np.int64)
     low, high = int(labels.min()), int(labels.max())
+    if high < 0 <= low + 1:
+        raise GraphError(f"{where}: no vertex has a label (all are -1 or empty): leave the labels out")
     if low < -1 or (classes and high >= classes):
         raise GraphError(
             f"{where}: labels must lie in 0..{(classes or high + 1) - 1} (-1 = no label); got {low}..{high}"
