@@ -116,6 +116,10 @@ class GraphSection(Section):
         "weight, weights, w or edge_weight, or the third of three columns without a header",
     )
     root: str | None = Field(default=None, min_length=1, description="folder of OGB data sets")
+    relation: Text | None = Field(
+        default=None, description="the relation to train on, of a graph with several types: SOURCE,NAME,TARGET or NAME"
+    )
+    homogeneous: bool | None = Field(default=None, description="merge all types of vertices and relations into one")
     features: Text | None = Field(
         default=None, description="file with the features of the vertices: .npy, .csv, .tsv or .parquet"
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 GENERATOR_OPTIONS = ("vertices", "edges", "classes", "multilabel", "feature_width")
 SIZES = ("vertices", "edges", "feature_width")
+TYPES = ("relation", "homogeneous")
 SIDE_FILES = ("features", "labels")
 ID_COLUMNS = ("source_column", "target_column", "ids")
 EDGE_COLUMNS = (*ID_COLUMNS, "weight_column")
@@ -43,7 +44,8 @@ def load_graph(
     for a graph without labels; ``weights`` ("ignore": edges have none) and ``weight_column``, see
     :class:`~simgnn.graph.weights.WeightChoice`; ``features``, ``labels``, ``splits`` and ``id_column``,
     ``label_column``, ``split_column``, ``feature_columns``, see :class:`~simgnn.graph.side_files.SideFiles`;
-    ``source_column``, ``target_column`` and ``ids`` of an edge list, see :mod:`simgnn.graph.vertex_ids`;
+    ``source_column``, ``target_column`` and ``ids`` of an edge list, see :mod:`simgnn.graph.vertex_ids`; ``relation``
+    and ``homogeneous`` of a graph with several types, see :class:`~simgnn.graph.typed_graph.TypedGraph`;
     ``stand_in_features``: width of unit normal float32 features for a graph without any; ``centre``: see
     :func:`with_centred_features`; ``root``: folder of OGB data sets. None means absent. ``synthetic_features``,
     ``synthetic_labels`` and ``notes`` of the graph mark what is not real.
@@ -54,7 +56,7 @@ def load_graph(
         # Numba: loaded when a graph is generated
         from simgnn.graph.generators.generate import generated, recipe_of
 
-        _refuse(given, ("stand_in_features", "centre", "root", "weights", *SIDE_FILES, *EDGE_COLUMNS), source)
+        _refuse(given, ("stand_in_features", "centre", "root", "weights", *SIDE_FILES, *EDGE_COLUMNS, *TYPES), source)
         shape = {key: value for key, value in given.items() if key in GENERATOR_OPTIONS}
         graph = generated(recipe_of(rest, shape, seed), symmetrise=bool(given.get("symmetrise", True)))
         return _side_files(given, base).split(graph, source) if "splits" in given else graph
@@ -88,22 +90,23 @@ def _read(
     # Numba, SciPy and pyarrow: loaded when a graph is read
     from simgnn.graph.build import symmetrise_csr
     from simgnn.graph.complete import checked_graph
-    from simgnn.graph.readers import edge_array, frameworks, matrix_market, npz, ogb, tables
+    from simgnn.graph.readers import dgl_process, edge_array, frameworks, matrix_market, npz, ogb, tables
     from simgnn.graph.store import open_graph
+    from simgnn.graph.typed_graph import TypeChoice
     from simgnn.graph.vertex_ids import IdChoice
     from simgnn.graph.weights import WeightChoice
 
-    weights = WeightChoice.of(given)
+    weights, types = WeightChoice.of(given), TypeChoice.of(given)
     symmetrise = bool(given.get("symmetrise", True))
     if prefix == "ogb" and rest:
         _refuse(given, (*SIZES, *EDGE_COLUMNS), source)
         roots = _candidates(Path(given.get("root", "dataset")).expanduser(), base)
-        return ogb.read_ogb(rest, roots, symmetrise=symmetrise, weights=weights)
+        return ogb.read_ogb(rest, roots, symmetrise=symmetrise, weights=weights, types=types)
     _refuse(given, ("root",), source)
     forced = {"dgl": ".bin", "pyg": ".pt"}.get(prefix) if rest else None
     path = _find(rest if forced else source, base)
     if path.is_dir():
-        _refuse(given, (*SIZES, *EDGE_COLUMNS), source)
+        _refuse(given, (*SIZES, *EDGE_COLUMNS, *TYPES), source)
         with outside_data(path, "folder of a saved graph", folder=True):
             saved = checked_graph(open_graph(path), str(path))
         if not weights.used:
@@ -113,15 +116,18 @@ def _read(
         return saved
     suffix = forced or _suffix(path)
     whole = {
-        ".npz": npz.read_npz,
-        ".bin": frameworks.read_dgl,
+        ".bin": dgl_process.read_dgl,
         ".pt": frameworks.read_pyg,
     }
     if suffix in (".npy", ".mtx"):
         _refuse(given, ("weight_column",), source)
     if suffix in whole:
         _refuse(given, (*SIZES, *ID_COLUMNS), source)
-        return whole[suffix](path, symmetrise=symmetrise, weights=weights)
+        return whole[suffix](path, symmetrise=symmetrise, weights=weights, types=types)
+    _refuse(given, TYPES, source)
+    if suffix == ".npz":
+        _refuse(given, (*SIZES, *ID_COLUMNS), source)
+        return npz.read_npz(path, symmetrise=symmetrise, weights=weights)
     _refuse(given, ("edges", "feature_width"), source)
     vertices = given.get("vertices")
     if suffix == ".mtx":

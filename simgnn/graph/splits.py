@@ -13,6 +13,9 @@ SPLIT_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Names of parts as people write them -> the name that simgnn uses."""
 
+STANDARD_SHARES: Mapping[str, float] = MappingProxyType({"train": 0.6, "validation": 0.2, "test": 0.2})
+"""Shares where nothing is stated."""
+
 
 def shared_masks(candidates: NDArray[np.bool_], shares: Mapping[str, float], seed: int) -> dict[str, NDArray[np.bool_]]:
     """Divide the vertices of ``candidates`` (bool [V]) at random, by seed, into parts of these shares of them. Equal

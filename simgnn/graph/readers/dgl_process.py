@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import simgnn
 from simgnn.errors import GraphError
 from simgnn.graph.graph import Graph
+from simgnn.graph.readers import frameworks
 from simgnn.graph.store import open_graph, save_graph
-from simgnn.graph.weights import WeightChoice
+from simgnn.graph.typed_graph import ONE_TYPE, TypeChoice
+from simgnn.graph.weights import TAKEN, WeightChoice
 from simgnn.outside import check_regular
 from simgnn.process_end import follow_starter, with_lifeline
 
@@ -25,9 +28,12 @@ SPARE_BYTES, TIMES_FILE = 2**31, 12
 PROBLEMS, GRAPH = "problems.json", "graph"
 
 
-def read_elsewhere(path: Path, **options: Any) -> Graph:
-    """Return ``frameworks.read_dgl_here(path, **options)``, computed by another process; arrays lie in memory. Raises
+def read_dgl(
+    path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN, types: TypeChoice = ONE_TYPE
+) -> Graph:
+    """Return what :func:`frameworks.read_dgl` reads, by another process; arrays lie in memory. Raises
     :class:`GraphError`, also when that process aborts, takes too long or too much memory."""
+    options = {"symmetrise": symmetrise, "weights": asdict(weights), "types": asdict(types)}
     check_regular(path)
     with tempfile.TemporaryDirectory(prefix="simgnn-read-") as folder:
         # -P: nothing in the working directory is imported
@@ -60,15 +66,13 @@ def read_elsewhere(path: Path, **options: Any) -> Graph:
 
 def _read(path: Path, folder: Path, options: dict[str, Any]) -> None:
     """Write the graph, or the problems that were found, into ``folder``."""
-    # here, since it imports this module
-    from simgnn.graph.readers import frameworks
-
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         frameworks.load_dgl(str(path))
         _limit_memory(SPARE_BYTES + TIMES_FILE * path.stat().st_size)
-        weights = WeightChoice(**options.pop("weights"))
-        save_graph(frameworks.read_dgl_here(path, weights=weights, **options), folder / GRAPH)
+        weights, types = WeightChoice(**options["weights"]), TypeChoice(**options["types"])
+        graph = frameworks.read_dgl(path, symmetrise=options["symmetrise"], weights=weights, types=types)
+        save_graph(graph, folder / GRAPH)
     except GraphError as error:
         partial = folder / f"{PROBLEMS}.partial"
         partial.write_text(json.dumps(error.problems), encoding="utf-8")
