@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
 from simgnn.graph.graph import MASKS, CentredRows, Graph
+from simgnn.memory import check_memory
 from simgnn.outside import check_regular, outside_data
+from simgnn.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from simgnn.graph.side_files import SideFiles
@@ -30,14 +32,20 @@ CHUNK_ROWS = 65_536
 
 
 def load_graph(
-    source: str, *, base: Path | None = None, options: Mapping[str, Any] = MappingProxyType({}), seed: int = 0
+    source: str,
+    *,
+    base: Path | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    seed: int = 0,
+    progress: Progress = SILENT,
 ) -> Graph:
     """Load or generate the graph that an experiment names. Raises :class:`GraphError`.
 
     ``source``: a path, by its suffix ``.npz``, ``.npy`` (edge list [E, 2]), ``.csv``/``.tsv``/``.txt`` (and ``.gz``),
     ``.parquet``, ``.mtx`` (and ``.gz``), ``.bin`` (DGL), ``.pt`` (PyG), a folder of ``save_graph``;
     ``synthetic:communities``, ``synthetic:rmat``, ``ogb:NAME``, ``dgl:PATH`` or ``pyg:PATH``. Relative paths start at
-    ``base``, then at the working directory. ``seed`` seeds the generators only.
+    ``base``, then at the working directory. ``seed`` seeds the generators only. ``progress`` is told how far generating
+    and reading are.
 
     ``options``: ``symmetrise`` (default true); ``vertices`` V of an edge list, Parquet file or generator; ``edges``,
     ``feature_width`` for generators; ``classes``, ``multilabel`` for generators, or random labels and 60/20/20 masks
@@ -58,7 +66,8 @@ def load_graph(
 
         _refuse(given, ("stand_in_features", "centre", "root", "weights", *SIDE_FILES, *EDGE_COLUMNS, *TYPES), source)
         shape = {key: value for key, value in given.items() if key in GENERATOR_OPTIONS}
-        graph = generated(recipe_of(rest, shape, seed), symmetrise=bool(given.get("symmetrise", True)))
+        symmetrise = bool(given.get("symmetrise", True))
+        graph = generated(recipe_of(rest, shape, seed), symmetrise=symmetrise, progress=progress)
         return _side_files(given, base).split(graph, source) if "splits" in given else graph
     if prefix == "stats":
         raise GraphError(
@@ -66,7 +75,7 @@ def load_graph(
             "training needs a graph"
         )
     sides = _side_files(given, base)
-    read = _read(source, prefix, rest, base, given, sides)
+    read = _read(source, prefix, rest, base, given, sides, progress)
     return _completed(sides.added_to(read, source), given, source, sides)
 
 
@@ -85,7 +94,13 @@ def _side_files(given: Mapping[str, Any], base: Path | None) -> "SideFiles":
 
 
 def _read(
-    source: str, prefix: str, rest: str, base: Path | None, given: Mapping[str, Any], sides: "SideFiles"
+    source: str,
+    prefix: str,
+    rest: str,
+    base: Path | None,
+    given: Mapping[str, Any],
+    sides: "SideFiles",
+    progress: Progress,
 ) -> Graph:
     # Numba, SciPy and pyarrow: loaded when a graph is read
     from simgnn.graph.build import symmetrise_csr
@@ -101,7 +116,8 @@ def _read(
     if prefix == "ogb" and rest:
         _refuse(given, (*SIZES, *EDGE_COLUMNS), source)
         roots = _candidates(Path(given.get("root", "dataset")).expanduser(), base)
-        return ogb.read_ogb(rest, roots, symmetrise=symmetrise, weights=weights, types=types)
+        with progress.waiting(f"reading {rest}"):
+            return ogb.read_ogb(rest, roots, symmetrise=symmetrise, weights=weights, types=types)
     _refuse(given, ("root",), source)
     forced = {"dgl": ".bin", "pyg": ".pt"}.get(prefix) if rest else None
     path = _find(rest if forced else source, base)
@@ -123,24 +139,27 @@ def _read(
         _refuse(given, ("weight_column",), source)
     if suffix in whole:
         _refuse(given, (*SIZES, *ID_COLUMNS), source)
-        return whole[suffix](path, symmetrise=symmetrise, weights=weights, types=types)
+        with progress.waiting(f"reading {path.name}"):
+            return whole[suffix](path, symmetrise=symmetrise, weights=weights, types=types)
     _refuse(given, TYPES, source)
     if suffix == ".npz":
         _refuse(given, (*SIZES, *ID_COLUMNS), source)
-        return npz.read_npz(path, symmetrise=symmetrise, weights=weights)
+        with progress.waiting(f"reading {path.name}"):
+            return npz.read_npz(path, symmetrise=symmetrise, weights=weights)
     _refuse(given, ("edges", "feature_width"), source)
     vertices = given.get("vertices")
     if suffix == ".mtx":
         _refuse(given, ID_COLUMNS, source)
-        return matrix_market.read_matrix_market(path, vertices=vertices, symmetrise=symmetrise, weights=weights)
+        with progress.waiting(f"reading {path.name}"):
+            return matrix_market.read_matrix_market(path, vertices=vertices, symmetrise=symmetrise, weights=weights)
     ids = IdChoice(given.get("ids", "auto"), sides.listed, sides.least_vertices)
+    chosen: dict[str, Any] = {"vertices": vertices, "symmetrise": symmetrise, "weights": weights, "progress": progress}
     if suffix == ".npy":
         _refuse(given, ("source_column", "target_column"), source)
-        ids = replace(ids, mode="names" if ids.mode == "names" else "numbers")
-        return edge_array.read_npy(path, vertices=vertices, symmetrise=symmetrise, weights=weights, ids=ids)
+        return edge_array.read_npy(path, ids=replace(ids, mode="names" if ids.mode == "names" else "numbers"), **chosen)
     columns = tables.EdgeColumns(given.get("source_column"), given.get("target_column"))
     read = tables.read_parquet if suffix == ".parquet" else tables.read_edge_list
-    return read(path, vertices=vertices, symmetrise=symmetrise, weights=weights, columns=columns, ids=ids)
+    return read(path, columns=columns, ids=ids, **chosen)
 
 
 def _completed(graph: Graph, given: Mapping[str, Any], source: str, sides: "SideFiles") -> Graph:
@@ -152,6 +171,11 @@ def _completed(graph: Graph, given: Mapping[str, Any], source: str, sides: "Side
     if width is not None:
         if graph.features is not None:
             raise GraphError(f"graph.stand_in_features: '{source}' has features of its own; remove the option")
+        check_memory(
+            4.0 * graph.vertices * width,
+            f"graph.stand_in_features: {width:,} numbers for each of {graph.vertices:,} vertices",
+            "state a smaller width",
+        )
         draws = np.random.default_rng(STAND_IN_SEED).standard_normal((graph.vertices, width), dtype=np.float32)
         note = f"features are stand-ins: {width} random normal numbers a vertex"
         graph = replace(graph, features=draws, synthetic_features=True, notes=(*graph.notes, note))
@@ -190,6 +214,9 @@ def with_centred_features(graph: Graph, source: str, mean: NDArray[np.float64] |
     notes = (*graph.notes, "features less the mean of their column")
     if graph.sparse_rows is not None:
         return replace(graph, features=CentredRows.of(graph.sparse_rows, mean), notes=notes)
+    check_memory(
+        4.0 * features.shape[0] * features.shape[1], f"graph.centre: features of '{source}'", "remove the option"
+    )
     if mean is None:
         mean = np.asarray(features.mean(axis=0, dtype=np.float64)).ravel()
     centred = np.empty(features.shape, dtype=np.float32)

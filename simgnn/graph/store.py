@@ -28,6 +28,7 @@ from simgnn.graph.graph import MASKS, CentredRows, Graph
 from simgnn.graph.thread_pool import in_order
 from simgnn.npzfile import read_npy
 from simgnn.outside import outside_data
+from simgnn.progress import SILENT, Progress
 
 BUCKET_EDGES = 8_000_000  # 64 MB of keys; a few buckets are in memory at once
 MOST_BUCKETS = 512  # open files
@@ -112,6 +113,7 @@ def sort_to_disk(
     pairs: Callable[[int], NDArray[np.int64]],
     chunks: int,
     threads: int | None = None,
+    progress: Progress = SILENT,
 ) -> tuple[int, int]:
     """Write ``indptr.npy`` and ``indices.npy`` into ``folder``; returns the edges stored and the self loops dropped.
     ``pairs(k)``: chunk k of ``chunks`` chunks, int64 [2, n] (source, target), in any order; called on several threads.
@@ -122,7 +124,10 @@ def sort_to_disk(
     loops = total = 0
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("wb")) for path in paths]
-        for dropped, starts, keys in in_order(lambda chunk: layout.split(pairs(chunk)), chunks, threads):
+        counter = stack.enter_context(progress.counting("listing edges", edges, patient=True))
+        split = in_order(lambda chunk: layout.split(pairs(chunk)), chunks, threads)
+        for number, (dropped, starts, keys) in enumerate(split, start=1):
+            counter.at(number * edges // chunks)
             loops += dropped
             for b in np.flatnonzero(np.diff(starts)).tolist():
                 files[b].write(keys[starts[b] : starts[b + 1]].data)
@@ -132,7 +137,10 @@ def sort_to_disk(
     def rows(bucket: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         return layout.rows(bucket, np.fromfile(paths[bucket], np.int64))
 
-    with (folder / "indices.npy").open("wb") as file:
+    with (
+        (folder / "indices.npy").open("wb") as file,
+        progress.counting("sorting edges", layout.buckets, share=True, patient=True) as counter,
+    ):
         file.write(npy_header(dtype, (0,)))
         for bucket, (bounds, indices) in enumerate(in_order(rows, layout.buckets, threads)):
             first = bucket << layout.row_bits
@@ -140,6 +148,7 @@ def sort_to_disk(
             file.write(indices.data)
             total += len(indices)
             paths[bucket].unlink()
+            counter.at(bucket + 1)
         file.seek(0)
         file.write(npy_header(dtype, (total,)))
     np.save(folder / "indptr.npy", indptr)

@@ -24,6 +24,7 @@ from simgnn.graph.thread_pool import in_order
 from simgnn.graph.vertex_ids import UNSTATED, IdChoice
 from simgnn.graph.weights import TAKEN, WeightChoice
 from simgnn.npzfile import read_npy as read_array
+from simgnn.progress import SILENT, Progress
 
 CHUNK_EDGES = 1 << 20
 LARGEST_EXACT = 2**53  # above, not every whole number is a float64
@@ -37,6 +38,7 @@ def read_npy(
     symmetrise: bool = True,
     weights: WeightChoice = TAKEN,
     ids: IdChoice = UNSTATED,
+    progress: Progress = SILENT,
 ) -> Graph:
     """Read an array int32 or int64 [E, 2], a row (source, target) an edge; any order, repeats and self loops allowed.
     An array [E, 3] of integers or floats has weights in its third column, and is always sorted in memory. ``vertices``:
@@ -67,7 +69,7 @@ def read_npy(
     key = hashlib.sha256(f"1 npy {content} {vertices} {symmetrise}{f' {least}' * bool(least)}".encode()).hexdigest()
     folder = graph_cache() / f"{path.stem}-{key[:16]}"
     if not folder.exists():
-        _sort_to_disk(edges, path, folder, vertices, symmetrise, least)
+        _sort_to_disk(edges, path, folder, vertices, symmetrise, least, progress)
     return open_graph(folder)
 
 
@@ -88,7 +90,13 @@ def _weighted_npy(
 
 
 def _sort_to_disk(
-    edges: NDArray[Any], path: Path, folder: Path, vertices: int | None, symmetrise: bool, least: int
+    edges: NDArray[Any],
+    path: Path,
+    folder: Path,
+    vertices: int | None,
+    symmetrise: bool,
+    least: int,
+    progress: Progress,
 ) -> None:
     chunks = -(-len(edges) // CHUNK_EDGES)
 
@@ -108,7 +116,7 @@ def _sort_to_disk(
     lowest, highest = zip(*in_order(extremes, chunks), strict=True)
     count = vertex_count(min(lowest), max(highest), len(edges), vertices, str(path), least)
     with new_folder(folder) as making:
-        stored, loops = sort_to_disk(making, count, len(edges), symmetrise, pairs, chunks)
+        stored, loops = sort_to_disk(making, count, len(edges), symmetrise, pairs, chunks, progress=progress)
         what = "stored, in both directions" if symmetrise else "stored"
         note = f"{len(edges):,} edges listed: {loops:,} self loops dropped, {stored:,} different ones {what}"
         facts: dict[str, Any] = dict.fromkeys(("multilabel", "synthetic_features", "synthetic_labels"), False)

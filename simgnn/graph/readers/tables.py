@@ -1,7 +1,7 @@
 """Edge lists as tables: CSV and TSV (plain or gzip) and Parquet, with vertices by number or by name."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,20 @@ from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges, too_sparse
 from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.graph import Graph
-from simgnn.graph.readers.text_table import TextLayout, is_number, is_whole, layout_of, open_text, text_columns
+from simgnn.graph.readers.text_table import (
+    TextLayout,
+    is_number,
+    is_whole,
+    layout_of,
+    open_text,
+    packed_position,
+    text_columns,
+)
 from simgnn.graph.vertex_ids import UNSTATED, IdChoice, number_ids, typed_ids
 from simgnn.graph.weights import TAKEN, WeightChoice
 from simgnn.memory import check_memory
 from simgnn.outside import outside_data, reason_of
+from simgnn.progress import SILENT, Progress
 
 SOURCES = ("source", "src", "from", "u", "head")
 TARGETS = ("target", "dst", "destination", "to", "v", "tail")
@@ -117,6 +126,7 @@ def read_edge_list(
     weights: WeightChoice = TAKEN,
     columns: EdgeColumns = BY_HEADER,
     ids: IdChoice = UNSTATED,
+    progress: Progress = SILENT,
 ) -> Graph:
     """Read ``source<sep>target`` lines; the first line shows the separator (comma, tab, semicolon or blank).
 
@@ -145,9 +155,11 @@ def read_edge_list(
             pieces.weights = None if weight is None else []
             kinds = {source: kind, target: kind} | ({} if weight is None else {weight: pa.float64()})
             places = [list(kinds).index(k) for k in (source, target, weight) if k is not None]
-            with _explained(path, expected):
+            reading = progress.counting(f"reading {path.name}", path.stat().st_size, share=True, patient=True)
+            with _explained(path, expected), reading as counter:
                 for batch in text_columns(stream, layout, header, kinds):
                     pieces.add(*(batch.column(place) for place in places))
+                    counter.at(packed_position(stream))
         elif vertices is None and not ids.listed and not ids.least_vertices:
             raise GraphError(f"{path}: no edges; state graph.vertices for a graph without any")
     return pieces.graph(left, vertices, symmetrise, ids)
@@ -193,13 +205,15 @@ def read_parquet(
     weights: WeightChoice = TAKEN,
     columns: EdgeColumns = BY_HEADER,
     ids: IdChoice = UNSTATED,
+    progress: Progress = SILENT,
 ) -> Graph:
     """Read the columns ``source`` and ``target`` (or ``src`` and ``dst``, or those that ``columns`` states), integers
     or text, and the column of weights (:class:`WeightChoice`), batch by batch. ``vertices``: V; default: the file's
     metadata entry ``vertices``, else the largest id + 1. ``ids``: see :class:`IdChoice`. Other columns are left out and
     noted. Raises :class:`GraphError`."""
     pieces = Pieces(path)
-    with outside_data(path, "Parquet file"), pq.ParquetFile(path) as file:
+    read = 0
+    with outside_data(path, "Parquet file"), pq.ParquetFile(path) as file, ExitStack() as stack:
         schema = file.schema_arrow
         pair = _parquet_pair(schema.names, columns, path)
         stated = (schema.metadata or {}).get(b"vertices", b"").decode("utf-8", "replace")
@@ -218,12 +232,15 @@ def read_parquet(
             got = schema.field(weight).type
             raise GraphError(f"{path}: column '{weight}' must hold numbers, the weights of edges; got {got}")
         wanted = [*pair, *([] if weight is None else [weight])]
-        for batch in file.iter_batches(columns=list(dict.fromkeys(wanted))):
+        reading = progress.counting(f"reading {path.name}", file.metadata.num_rows, patient=True)
+        batches, counter = file.iter_batches(columns=list(dict.fromkeys(wanted))), stack.enter_context(reading)
+        for batch in batches:
             found = [batch.column(name) for name in wanted]
             for name, column in zip(wanted, found, strict=True):
                 if column.null_count:
                     raise GraphError(f"{path}: column '{name}' has {column.null_count} empty values: drop those rows")
             pieces.add(*(column.cast(pa.large_string()) if any(texts) else column for column in found[:2]), *found[2:])
+            counter.at(read := read + batch.num_rows)
     return pieces.graph([name for name in others if name != weight], vertices, symmetrise, ids)
 
 

@@ -24,6 +24,12 @@ def open_text(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb")
 
 
+def packed_position(stream: IO[bytes]) -> int:
+    """Return how many bytes of the file have been read, of a packed file those of the packed file."""
+    inner = getattr(stream, "fileobj", None)  # of a gzip file
+    return int(stream.tell() if inner is None else inner.tell())
+
+
 @dataclass(frozen=True)
 class TextLayout:
     """How a text table is laid out: its separator (None: one column) and the ``fields`` of its first two lines."""
