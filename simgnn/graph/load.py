@@ -148,12 +148,11 @@ def _read(
             return npz.read_npz(path, symmetrise=symmetrise, weights=weights)
     _refuse(given, ("edges", "feature_width"), source)
     vertices = given.get("vertices")
-    if suffix == ".mtx":
-        _refuse(given, ID_COLUMNS, source)
-        with progress.waiting(f"reading {path.name}"):
-            return matrix_market.read_matrix_market(path, vertices=vertices, symmetrise=symmetrise, weights=weights)
     ids = IdChoice(given.get("ids", "auto"), sides.listed, sides.least_vertices)
     chosen: dict[str, Any] = {"vertices": vertices, "symmetrise": symmetrise, "weights": weights, "progress": progress}
+    if suffix == ".mtx":
+        _refuse(given, ID_COLUMNS, source)
+        return matrix_market.read_matrix_market(path, **chosen)
     if suffix == ".npy":
         _refuse(given, ("source_column", "target_column"), source)
         return edge_array.read_npy(path, ids=replace(ids, mode="names" if ids.mode == "names" else "numbers"), **chosen)
