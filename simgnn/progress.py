@@ -10,13 +10,21 @@ INTERVAL_S = 5.0
 
 class Counter:
     """Progress of one piece of work towards ``total``. ``share``: show percent, for units that mean nothing to a user;
-    ``tell`` gets the lines (None: nobody)."""
+    ``tell`` gets the lines (None: nobody). ``patient``: no line in the first ``INTERVAL_S``, nor about work that ends
+    by then."""
 
-    def __init__(self, text: str, total: int, share: bool = False, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        total: int,
+        share: bool = False,
+        tell: Callable[[str], None] | None = None,
+        patient: bool = False,
+    ) -> None:
         self._text, self._total, self._share, self._tell = text, total, share, tell
         self._first: tuple[float, int] | None = None
-        self._told = float("-inf")
-        self._detail, self._ended = "", False
+        self._told = time.monotonic() if patient else float("-inf")
+        self._detail, self._ended, self._silent = "", False, patient
 
     def at(self, done: int, detail: str = "", total: int | None = None) -> None:
         """Report that ``done`` units are complete; ``total``: a new total."""
@@ -25,11 +33,11 @@ class Counter:
         if self._first is None:
             self._first = (now, done)  # what came before was start-up, which says nothing of the speed
         changed, self._detail = self._share and bool(detail) and detail != self._detail, detail
-        ended, self._ended = done >= self._total and not self._ended, done >= self._total
+        ended, self._ended = done >= self._total and not self._ended and not self._silent, done >= self._total
         due = now - self._told >= INTERVAL_S and done < self._total
         if self._tell is None or not (ended or changed or due):
             return
-        self._told = now
+        self._told, self._silent = now, False
         began, from_here = self._first
         eta = ""
         if from_here < done < self._total:
@@ -54,10 +62,22 @@ class Progress:
             self._tell(text)
 
     @contextmanager
-    def counting(self, text: str, total: int, share: bool = False) -> Iterator[Counter]:
+    def counting(self, text: str, total: int, share: bool = False, patient: bool = False) -> Iterator[Counter]:
         """Report progress towards ``total``; call ``at(done)`` of the yielded counter as often as convenient.
-        ``share``: show percent, for units that mean nothing to a user."""
-        yield Counter(text, total, share, self._tell)
+        ``share``: show percent, for units that mean nothing to a user. ``patient``: for work that is mostly short, of
+        which lines say nothing in the first seconds."""
+        yield Counter(text, total, share, self._tell, patient)
+
+    @contextmanager
+    def waiting(self, text: str, expected_s: float | None = None) -> Iterator[None]:
+        """Report work that cannot tell how far it is. ``expected_s``: how long it is expected to take, or None; a line
+        tells it where that is more than ``INTERVAL_S``."""
+        if expected_s is not None and expected_s > INTERVAL_S:
+            self.stage(f"{text}: about {expected_s:.0f} s, by the last one here")
+        yield
+
+
+SILENT = Progress()
 
 
 def progress_of(given: "Progress | Callable[[str], None] | None") -> Progress:

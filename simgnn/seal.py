@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import ConfigError
+from simgnn.outside import outside_data
 from simgnn.tomlfile import write_atomically
 
 SEAL = "seal.json"
@@ -57,8 +58,6 @@ def check_seal(folder: Path, remedy: str) -> None:
     path = folder / SEAL
     if not path.is_file():
         return
-    try:
+    with outside_data(path, "seal", remedy=remedy, error=ConfigError):
         digests = dict(json.loads(path.read_text(encoding="utf-8"))["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}); {remedy}") from error
-    check_digests(folder, digests, remedy)
+        check_digests(folder, digests, remedy)

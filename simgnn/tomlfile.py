@@ -1,6 +1,7 @@
 """Loads TOML files with precise errors, resolves ``extends``, overrides keys, and writes files atomically."""
 
 import os
+import re
 import tempfile
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,9 +13,16 @@ from typing import Any
 import tomli_w
 
 from simgnn.errors import ConfigError
+from simgnn.outside import check_regular, reason_of
 from simgnn.spelling import nearest
 
 Table = dict[str, Any]
+
+MOST_BYTES = 16 * 2**20
+MOST_DEPTH, MOST_DIGITS = 64, 100
+"""Bounds of what a TOML file may hold. Larger numbers have no meaning, but are first compared with what is expected."""
+_KEY = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_KEY}(?:[ \t]*+\.[ \t]*+{_KEY}){{{MOST_DEPTH}}}")
 
 
 @dataclass(frozen=True)
@@ -29,17 +37,59 @@ class Layer:
 def load_toml(path: Path) -> Table:
     """Load a TOML file. Raises :class:`ConfigError` that names the file and, for a syntax error, the line."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        size = path.stat().st_size
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; expected a TOML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    check_regular(path, ConfigError)
+    if size > MOST_BYTES:
+        raise ConfigError(f"{path}: has {size:,} bytes, expected a TOML file of at most {MOST_BYTES:,}")
+    try:
+        text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); expected a TOML file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse_toml(text, str(path))
+
+
+def parse_toml(text: str, label: str) -> Table:
+    """Parse TOML text. Raises :class:`ConfigError`, which begins with ``label``, for wrong syntax, tables and lists
+    nested deeper than ``MOST_DEPTH``, whole numbers longer than ``MOST_DIGITS``, and text that holds a zero byte."""
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+        if _DEEP_KEY.search(text):  # which tomllib would take minutes for
+            raise RecursionError
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{label}: not valid TOML: nested too deep; expected at most {MOST_DEPTH} levels") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{label}: not valid TOML: {reason_of(error)}") from None
+    except ValueError:  # Python converts only so many digits
+        raise ConfigError(f"{label}: a number is too long; expected at most {MOST_DIGITS} digits") from None
+    _check_values(table, label)
+    return table
+
+
+def _check_values(table: Table, label: str) -> None:
+    """Check nested values without recursion, for these may be nested deeper than functions can call one another."""
+    waiting: list[tuple[Any, str, int]] = [(table, "", 0)]
+    while waiting:
+        value, key, depth = waiting.pop()
+        if depth > MOST_DEPTH:
+            raise ConfigError(f"{label}: {key:.60}: nested too deep; expected at most {MOST_DEPTH} levels")
+        if isinstance(value, Mapping):
+            for name, entry in value.items():
+                # a key is shown as far as one could read it
+                waiting.append((entry, f"{key}.{name:.60}".lstrip("."), depth + 1))
+                if "\0" in name:
+                    raise ConfigError(f"{label}: {key or 'a key'}: got a name with a zero byte, expected text without")
+        elif isinstance(value, list):
+            waiting += [(entry, key, depth + 1) for entry in value]
+        elif isinstance(value, str) and "\0" in value:
+            raise ConfigError(f"{label}: {key}: got {value[:60]!r}, expected text without a zero byte")
+        elif isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
+            raise ConfigError(f"{label}: {key}: the number is too long; expected at most {MOST_DIGITS} digits")
 
 
 def inherited(path: Path, find: Callable[[str], Path | None], known: Sequence[str] = ()) -> list[Layer]:
@@ -101,10 +151,13 @@ def parse_override(text: str) -> Table:
     parts = [part.strip() for part in key.split(".")]
     if not equals or not all(parts):
         raise ConfigError(f"--set {text}: got no 'key=value', expected for example --set train.epochs=20")
+    if len(parts) > MOST_DEPTH:
+        raise ConfigError(f"--set {key:.60}...: got {len(parts)} levels, expected at most {MOST_DEPTH}")
     parsed: Any = value.strip()
-    with suppress(tomllib.TOMLDecodeError):
+    with suppress(tomllib.TOMLDecodeError, RecursionError, ValueError):
         table = tomllib.loads(f"value = {parsed}")
         parsed = table["value"] if len(table) == 1 else parsed
+    _check_values({"value": parsed}, f"--set {key}")
     return nested(parts, parsed)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from simgnn.errors import ConfigError
 from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS
@@ -21,7 +22,7 @@ from simgnn.program.program import EVALUATE
 from simgnn.record.batches import batches_that_differ
 from simgnn.record.energy import EnergyFigure, sum_of, why_unknown
 from simgnn.record.result import Result, read_result
-from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.record.rundir import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, read_table
 from simgnn.tomlfile import load_toml
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PARTS = ("compute", "wait", "transfer")
+KEYS = ["rank", "epoch", "step", "op_id"]
+"""Columns that identify a row of a trace."""
 SIDES = ("predicted", "measured")
 TOP = 10
 LAST = (
@@ -246,8 +249,11 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
 
 
 def op_times(run: RunDirectory) -> "pd.DataFrame":
-    """Return :func:`timed_ops` of a run directory."""
-    return timed_ops(read_table(run.trace), read_table(run.ops))
+    """Return :func:`timed_ops` of a run directory. Raises :class:`ConfigError` for tables that are damaged."""
+    ops = read_table(run.ops, OPS_SCHEMA)
+    if len(pc.unique(ops["op_id"])) < len(ops):
+        raise ConfigError(f"{run.ops}: several rows have the same op_id; simulate or run again")
+    return timed_ops(read_table(run.trace, TRACE_SCHEMA), ops)
 
 
 def timed_ops(trace: pa.Table, described: pa.Table) -> "pd.DataFrame":
@@ -285,8 +291,10 @@ def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", in
     import pandas as pd
 
     sides = [frame[frame["step"] >= 0] for frame in map(op_times, (first, second))]
-    keys = ["rank", "epoch", "step", "op_id"]
-    joined = sides[0].merge(sides[1][[*keys, *PARTS]], on=keys, suffixes=("_predicted", "_measured"), validate="1:1")
+    for run, side in zip((first, second), sides, strict=True):
+        if side.duplicated(KEYS).any():
+            raise ConfigError(f"{run.trace}: several rows have the same {', '.join(KEYS)}; simulate or run again")
+    joined = sides[0].merge(sides[1][[*KEYS, *PARTS]], on=KEYS, suffixes=("_predicted", "_measured"), validate="1:1")
     if joined.empty:
         raise ConfigError(
             f"{first.root} and {second.root} have no epoch in common; compare runs with overlapping epochs"
@@ -317,9 +325,9 @@ def _traffic_differs(first: RunDirectory, second: RunDirectory, column: str) -> 
     """Sum of absolute differences in traffic over ops and rank pairs, but not those of evaluations."""
     tables = []
     for run in (first, second):
-        ops: pd.DataFrame = read_table(run.ops).to_pandas()
+        ops: pd.DataFrame = read_table(run.ops, OPS_SCHEMA).to_pandas()
         trained = ops.loc[ops["template"] != EVALUATE, "op_id"]
-        table: pd.DataFrame = read_table(run.traffic).to_pandas()
+        table: pd.DataFrame = read_table(run.traffic, TRAFFIC_SCHEMA).to_pandas()
         tables.append(table[table["op_id"].isin(trained)].set_index(["op_id", "source", "target"])[column])
     return int(tables[0].sub(tables[1], fill_value=0).abs().sum())
 

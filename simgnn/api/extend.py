@@ -137,7 +137,7 @@ def _with_more_batches(longer: Experiment, described: PlanFile, progress: Progre
             "--out for a new run"
         )
     fixed = cast(RowStore, longer.placement).caching(store.cached_rows)
-    prepared = prepare(longer.model_copy(update={"placement": fixed}), need_graph=True, stage=progress.stage)
+    prepared = prepare(longer.model_copy(update={"placement": fixed}), need_graph=True, progress=progress)
     return replace(prepared, experiment=longer)
 
 

@@ -112,9 +112,9 @@ def make_partition(
         if written.suffix == ".npz":
             raise ConfigError(f"--stats: got {written}, expected a TOML file: arrays go to a .npz file beside it")
     check_cache()
-    stage = progress_of(progress).stage
-    graph = read_graph(loaded, None, stage)
-    artifact = obtain_partition(loaded, graph, None, stage)
+    shown = progress_of(progress)
+    graph = read_graph(loaded, None, shown)
+    artifact = obtain_partition(loaded, graph, None, shown)
     if written is not None:
         make_parent(written)
         tables = artifact.stats.tables

@@ -129,7 +129,7 @@ def predict(
         check_run(experiment, activity)  # before minutes go into graph and partition
     _check_machine(experiment, chosen.profile)
     cluster = default_cluster(chosen.profile)
-    prepared = prepare(experiment, default_cluster=cluster, counted=counted, stage=progress.stage)
+    prepared = prepare(experiment, default_cluster=cluster, counted=counted, progress=progress)
     check_declared(prepared)
     threads = experiment.hardware.threads_per_rank
     machine = Machine.place(chosen.profile, prepared.experiment.rank_hosts(), None if threads == "auto" else threads)

@@ -43,10 +43,10 @@ def sample(
         raise ConfigError("--out: missing; expected the folder that the batches go to: --out DIR, or batching.storage")
     check_free(folder, named_by)
     check_cache()
-    graph = read_graph(loaded, None, progress.stage)
+    graph = read_graph(loaded, None, progress)
     check_weights(loaded, graph)
     check_training_vertices(graph)
-    artifact = obtain_partition(loaded, graph, None, progress.stage)
+    artifact = obtain_partition(loaded, graph, None, progress)
     plan = sampling_plan(loaded, graph, artifact.partition)
     with progress.counting("batches", sum(map(plan.batches, range(plan.ranks))) * loaded.train.epochs) as at:
         made = presample(

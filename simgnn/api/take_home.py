@@ -102,10 +102,10 @@ def infer_run(
     experiment = inference_experiment(stated, table, described.layers[0].function, ranks)
     find_own_layers(run)
     user_shape(described.kind)  # raises before minutes go into graph and partition
-    graph = read_graph(experiment, None, progress.stage)
+    graph = read_graph(experiment, None, progress)
     _check_weights(experiment, graph, trained)
     graph = _with_inputs(graph, trained, source)
-    artifact = obtain_partition(experiment, graph, None, progress.stage)
+    artifact = obtain_partition(experiment, graph, None, progress)
     stats = with_classes(artifact.stats, described.classes, described.multilabel)
     prepared = Prepared(experiment, stats, plan_inference(experiment, stats), graph, artifact)
     shards = shard_artifact(graph, artifact, described.dtype)

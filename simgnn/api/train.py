@@ -35,7 +35,7 @@ def prepare_run(experiment: Experiment, out: Path, progress: Progress, force: bo
         raise ConfigError(
             "cluster.ranks_per_host: not given, and this machine was never calibrated; give a number, such as --ranks 2"
         )
-    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, stage=progress.stage)
+    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, progress=progress)
     return write_run(prepared, None if chosen is None else chosen.profile, out, progress, force)
 
 

@@ -14,6 +14,13 @@ from simgnn.registry import add_to_path
 from simgnn.spelling import nearest
 from simgnn.tomlfile import Layer, Table, deep_merge, inherited, leaves, nested, parse_override
 
+PATHS = (
+    *(("graph", key) for key in ("source", "root", "features", "labels", "splits")),
+    ("batching", "storage"),
+    ("hardware", "profile"),
+)
+"""Section and key of each path in an experiment."""
+
 
 def system_names() -> tuple[str, ...]:
     """Return the names of the shipped systems, sorted."""
@@ -140,11 +147,18 @@ def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
 def _absolute_paths(layer: Layer) -> Table:
     """Return the layer's table with its relative paths resolved against the folder that they are relative to."""
     table = dict(layer.table)
-    for section, key in (("graph", "source"), ("graph", "root"), ("batching", "storage"), ("hardware", "profile")):
+    for section, key in PATHS:
         entries = table.get(section)
-        if isinstance(entries, Mapping) and isinstance(entries.get(key), str):
-            table[section] = {**entries, key: _absolute(entries[key], layer.folder, is_name=key == "profile")}
+        if isinstance(entries, Mapping) and key in entries:
+            table[section] = {**entries, key: _absolute_in(entries[key], layer.folder, is_name=key == "profile")}
     return table
+
+
+def _absolute_in(value: Any, folder: Path, is_name: bool) -> Any:
+    """Resolve a path, or the paths of a table such as ``graph.splits``; other values stay as they are."""
+    if isinstance(value, Mapping):
+        return {key: _absolute_in(entry, folder, is_name) for key, entry in value.items()}
+    return _absolute(value, folder, is_name) if isinstance(value, str) else value
 
 
 def _absolute(text: str, folder: Path, is_name: bool) -> str:

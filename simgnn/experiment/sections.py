@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from simgnn.experiment.learning_rate import RateSchedule
 from simgnn.experiment.problems import shown
+from simgnn.graph.splits import SPLIT_NAMES
 from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import BUILT_IN_LAYERS, STEPS, dropped_steps
 from simgnn.policy import BatchingTraits, Choices, Idle, Refusal, chosen
@@ -18,6 +19,10 @@ MODEL_CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 Count = Annotated[int, Field(ge=1, le=2**40)]
 Width = Annotated[int, Field(ge=1, le=2**20)]
 Decay = Annotated[float, Field(ge=0, le=1e6)]
+Text = Annotated[str, Field(min_length=1)]
+Column = Text | Width
+SIDE_KEYS = ("features", "labels", "splits")
+"""Keys of ``[graph]`` that name files of vertices."""
 
 
 class Section(BaseModel):
@@ -46,6 +51,39 @@ class Section(BaseModel):
         )
 
 
+class Splits(Section):
+    """``graph.splits`` as a table: by part a file of ids, or by part its share of the labelled vertices."""
+
+    train: str | float
+    validation: str | float | None = None
+    test: str | float | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, object]) -> "Splits":
+        """Check a table. Raises ValueError."""
+        table = {SPLIT_NAMES.get(key, key): value for key, value in given.items()}
+        parts = {key: value for key, value in table.items() if key != "seed"}
+        files = [isinstance(value, str) and bool(value) for value in parts.values()]
+        shares = [type(value) in (int, float) and 0 < float(cast(float, value)) <= 1 for value in parts.values()]
+        if len(table) < len(given) or set(parts) - {"train", "validation", "test"} or "train" not in parts:
+            raise ValueError(f"{cls._expected()}; got the keys {', '.join(map(str, given))}")
+        if not (all(files) or all(shares)) or (all(files) and "seed" in table):
+            raise ValueError(cls._expected())
+        if all(shares) and sum(float(cast(float, value)) for value in parts.values()) > 1 + 1e-9:
+            raise ValueError("expected shares that add up to 1 at most")
+        if type(table.get("seed", 0)) is not int or not 0 <= cast(int, table.get("seed", 0)) < 2**63:
+            raise ValueError("expected a seed that is a whole number from 0 to 2**63 - 1")
+        return cls.model_validate(table)
+
+    @staticmethod
+    def _expected() -> str:
+        return (
+            "expected a path, or train, validation and test with a file of ids each, or with a share from 0 to 1 each "
+            "and perhaps a seed, such as { train = 0.6, validation = 0.2, test = 0.2, seed = 0 }"
+        )
+
+
 class GraphSection(Section):
     """``[graph]``: the source of the graph, and what simgnn generates or changes in it."""
 
@@ -54,8 +92,8 @@ class GraphSection(Section):
     source: str = Field(
         default="synthetic:communities",
         min_length=1,
-        description="a file (.npz, .npy, .csv, .tsv, .parquet, .mtx, .bin), synthetic:communities, synthetic:rmat, "
-        "ogb:NAME, dgl:PATH, pyg:PATH or stats:FILE",
+        description="a file (.npz, .npy, .csv, .tsv, .parquet, .mtx, .bin, .pt), synthetic:communities, "
+        "synthetic:rmat, ogb:NAME, dgl:PATH, pyg:PATH or stats:FILE",
     )
     vertices: Count | None = Field(default=None, description="vertices to generate")
     edges: Count | None = Field(default=None, description="undirected edges to generate")
@@ -78,6 +116,40 @@ class GraphSection(Section):
         "weight, weights, w or edge_weight, or the third of three columns without a header",
     )
     root: str | None = Field(default=None, min_length=1, description="folder of OGB data sets")
+    relation: Text | None = Field(
+        default=None, description="the relation to train on, of a graph with several types: SOURCE,NAME,TARGET or NAME"
+    )
+    homogeneous: bool | None = Field(default=None, description="merge all types of vertices and relations into one")
+    features: Text | None = Field(
+        default=None, description="file with the features of the vertices: .npy, .csv, .tsv or .parquet"
+    )
+    labels: Text | None = Field(default=None, description="file with the labels of the vertices")
+    splits: Text | Splits | None = Field(
+        default=None,
+        description="file with a column of train, validation, test; folder with a file of ids for each; or a table of "
+        "such files, or of shares and a seed",
+    )
+    source_column: Column | None = Field(
+        default=None, description="column of edges' sources, by name, or by number from 1 in a list without a header"
+    )
+    target_column: Column | None = Field(default=None, description="column of edges' targets, likewise")
+    id_column: Column | None = Field(
+        default=None, description="column of vertices' ids in the files of features, labels and splits"
+    )
+    feature_columns: Annotated[tuple[Column, ...], Field(min_length=1)] | None = Field(
+        default=None, description="columns of features; default: all but those of ids, labels and splits"
+    )
+    label_column: Column | None = Field(default=None, description="column of labels")
+    split_column: Column | None = Field(default=None, description="column of train, validation, test")
+    ids: Literal["auto", "numbers", "names"] | None = Field(
+        default=None,
+        description="whether ids in an edge list are the numbers 0..V-1 of vertices, or names, which may be text",
+    )
+
+    @field_validator("splits", mode="before")
+    @classmethod
+    def _table_of_splits(cls, given: object) -> object:
+        return Splits.of(given) if isinstance(given, Mapping) else given
 
     def options(self) -> dict[str, object]:
         """Return all options that differ from their default but the source, for the loader."""
@@ -90,6 +162,15 @@ class GraphSection(Section):
             for key in self.options():
                 why = "a statistics file describes the whole graph; remove it"
                 yield self.refusal(key, f"graph.source = '{self.source}'", "none", why)
+            return
+        for key, needed in (("label_column", "labels"), ("split_column", "splits"), ("feature_columns", "features")):
+            if getattr(self, key) is not None and getattr(self, needed) is None:
+                yield self.refusal(
+                    key, f"no graph.{needed}", "none", f"it is a column of that file; state graph.{needed}"
+                )
+        if self.id_column is not None and not any(isinstance(getattr(self, key), str | Splits) for key in SIDE_KEYS):
+            why = "it is a column of files of vertices; state graph.features, graph.labels or graph.splits"
+            yield self.refusal("id_column", "no such file", "none", why)
 
 
 class ModelSection(Section):

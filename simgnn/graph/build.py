@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
 from simgnn.graph.weights import checked_weights, merged_weights, symmetrised_weights, transposed_weights
+from simgnn.memory import check_memory
 
 
 @njit(cache=True, nogil=True)
@@ -56,6 +57,31 @@ def _reverses_follow(indptr: Any, indices: Any) -> bool:
     return True
 
 
+@njit(cache=True, nogil=True)
+def _first_bad_row(indptr: Any, indices: Any, columns: Any) -> Any:
+    """The first row that is not made of strictly ascending ids 0..columns-1; -1 if there is none."""
+    for v in range(len(indptr) - 1):
+        if indptr[v] < 0 or indptr[v] > indptr[v + 1] or indptr[v + 1] > len(indices):
+            return v
+        last = -1
+        for k in range(indptr[v], indptr[v + 1]):
+            if indices[k] <= last or indices[k] >= columns:
+                return v
+            last = indices[k]
+    return -1
+
+
+def check_rows(csr: CSR) -> None:
+    """Raise :class:`GraphError` unless each row has strictly ascending ids of columns. O(V + E), without memory."""
+    if csr.indptr.dtype != np.int64 or csr.indices.dtype not in (np.int32, np.int64):
+        raise GraphError(f"indptr and indices must be int64 and int32; got {csr.indptr.dtype} and {csr.indices.dtype}")
+    if csr.indptr.ndim != 1 or csr.indices.ndim != 1 or len(csr.indptr) < 2:
+        raise GraphError("indptr and indices must have one dimension, and a graph at least 1 vertex")
+    row = int(_first_bad_row(csr.indptr, csr.indices, csr.columns))
+    if row >= 0:
+        raise GraphError(f"row {row} must be ids from 0 to {csr.columns - 1} in ascending order, each once")
+
+
 def is_symmetric(csr: CSR) -> bool:
     """Whether a square CSR with strictly ascending rows holds the reverse of each of its edges. O(V + E)."""
     return csr.rows == csr.columns and bool(_reverses_follow(csr.indptr, csr.indices))
@@ -94,6 +120,12 @@ class BuiltGraph:
 def index_dtype(columns: int) -> type[np.int32] | type[np.int64]:
     """Type of edge ids: int32, or int64 when there are 2**31 vertices or more."""
     return np.int32 if columns < 2**31 else np.int64
+
+
+def build_bytes(vertices: int, edges: int, symmetrise: bool) -> int:
+    """Return the bytes that :func:`assemble_edges` takes at most, besides the lists that it is given: row pointers (6
+    at once), the grouped and the sorted edges, and the reversed and merged ones of a graph that is made symmetric."""
+    return 8 * 6 * (vertices + 1) + edges * np.dtype(index_dtype(vertices)).itemsize * (8 if symmetrise else 3)
 
 
 @njit(cache=True, nogil=True)
@@ -174,12 +206,14 @@ def assemble_edges(
     *,
     weights: ArrayLike | None = None,
     key: str = "graph.source",
+    least_vertices: int = 0,
 ) -> BuiltGraph:
     """Make a CSR of the edges ``source[k] -> target[k]``: no self loops, no duplicates, rows ascending. ``source``,
-    ``target``: integers [edges]. ``vertices``: V; None = largest id + 1. ``symmetrise``: add the reverse of every edge.
-    ``weights``: numbers [edges]; those of duplicates are added up, and if all are then 1, the graph has none. Raises
-    :class:`GraphError`, which begins with ``key``, for lists of different lengths, ids that are not integers, negative
-    or not below V, weights that are not finite, and for a graph without vertices."""
+    ``target``: integers [edges]. ``vertices``: V; None = largest id + 1, or ``least_vertices`` if these are more.
+    ``symmetrise``: add the reverse of every edge. ``weights``: numbers [edges]; those of duplicates are added up, and
+    if all are then 1, the graph has none. Raises :class:`GraphError`, which begins with ``key``, for lists of different
+    lengths, ids that are not integers, negative or not below V, weights that are not finite, and for a graph without
+    vertices."""
     source, target = _edge_ids(source, "source", key), _edge_ids(target, "target", key)
     if len(source) != len(target):
         raise GraphError(
@@ -189,8 +223,13 @@ def assemble_edges(
     low, high = 0, -1
     if len(source):
         low, high = int(min(source.min(), target.min())), int(max(source.max(), target.max()))
-    vertices = vertex_count(low, high, len(source), vertices, key)
+    vertices = vertex_count(low, high, len(source), vertices, key, least_vertices)
     dtype = index_dtype(vertices)
+    check_memory(
+        build_bytes(vertices, len(source), symmetrise),
+        f"{key}: sorting {len(source):,} edges of {vertices:,} vertices",
+        "use an .npy edge list, which is sorted on disk, or a machine with more memory",
+    )
     indptr, grouped = np.zeros(vertices + 1, np.int64), np.empty(len(source), dtype)
     loops = int(_by_source(source, target, indptr, grouped))
     # grouping by source and then by target is a radix sort: rows come out ascending without a sort of their own
@@ -217,18 +256,23 @@ def with_weights(csr: CSR, weights: NDArray[np.float64], key: str) -> CSR:
     return csr if np.all(weights == 1) else replace(csr, weights=weights)
 
 
-def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str) -> int:
-    """Return the number of vertices V: as stated, else the largest id + 1. ``low`` and ``high`` are the smallest and
-    the largest id (-1: none). Raises :class:`GraphError`, which begins with ``key``."""
+def too_sparse(high: int, edges: int) -> bool:
+    """Whether ids up to ``high`` are too far apart to be the numbers 0..V-1 of vertices."""
+    return high >= SPARSE_IDS + SPARSE_IDS_PER_EDGE * edges
+
+
+def vertex_count(low: int, high: int, edges: int, vertices: int | None, key: str, least: int = 0) -> int:
+    """Return the number of vertices V: as stated, else the largest id + 1, or ``least`` if that is more. ``low`` and
+    ``high`` are the smallest and the largest id (-1: none). Raises :class:`GraphError`, which begins with ``key``."""
     if low < 0:
         raise GraphError(f"{key}: vertex ids must be 0 or more; got {low}: renumber the vertices from 0")
     if vertices is None:
-        if high >= SPARSE_IDS + SPARSE_IDS_PER_EDGE * edges:
+        if too_sparse(high, edges) and high >= least:
             raise GraphError(
                 f"{key}: vertex ids reach {high:,} with only {edges:,} edges: renumber the vertices from 0, "
                 "or state graph.vertices if they are meant"
             )
-        vertices = high + 1
+        vertices = max(high + 1, least)
     if vertices <= 0:
         raise GraphError(f"{key}: a graph needs at least 1 vertex; got {vertices}: state graph.vertices, or give edges")
     if high >= vertices:

@@ -9,10 +9,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from simgnn.errors import GraphError
-from simgnn.graph.build import BuiltGraph
+from simgnn.graph.build import BuiltGraph, check_rows
 from simgnn.graph.graph import MASKS, Features, Graph
 
 CHUNK_ROWS = 65_536
+MOST_WIDTH = 2**24
+"""Every column of features takes a row of weights."""
+MOST_CLASSES = 2**20
+"""Labels from here on are taken for ids: every class takes a column of weights and scores."""
 
 
 @dataclass
@@ -37,11 +41,11 @@ class Found:
 def complete_graph(found: Found) -> Graph:
     """Check the content that a reader found and return the graph. Raises :class:`GraphError`."""
     vertices, where = found.edges.csr.rows, found.where
-    features, converted = _features(found.features, vertices, where)
-    labels, classes, multilabel = _labels(found.labels, found.classes, vertices, where)
+    features, converted = checked_features(found.features, vertices, where)
+    labels, classes, multilabel = checked_labels(found.labels, found.classes, vertices, where)
     given = {name: getattr(found, f"{name}_mask") for name in MASKS}
     masks: dict[str, Any] = {
-        f"{name}_mask": _mask(value, vertices, f"{where}: {name}_mask")
+        f"{name}_mask": checked_mask(value, vertices, f"{where}: {name}_mask")
         for name, value in given.items()
         if value is not None
     }
@@ -62,7 +66,36 @@ def complete_graph(found: Found) -> Graph:
     )
 
 
-def _features(value: Any, vertices: int, where: str) -> tuple[Features | None, list[str]]:
+def checked_graph(graph: Graph, where: str) -> Graph:
+    """Return a graph that was read from a folder, after the checks that any other source goes through. Raises
+    :class:`GraphError`, which begins with ``where``."""
+    try:
+        check_rows(graph.csr)
+    except GraphError as error:
+        raise GraphError(f"{where}: {error}; write it again") from error
+    vertices, stored, weights = graph.vertices, graph.sparse_rows, graph.csr.weights
+    if weights is not None and (weights.dtype != np.float64 or not np.isfinite(weights).all()):
+        raise GraphError(f"{where}: weights must be finite numbers, float64; got {weights.dtype}; write it again")
+    if stored is not None:
+        stored.check_format(full_check=True)
+        _check_rows(stored.shape, vertices, where)
+    else:
+        checked_features(graph.features, vertices, where)
+    stated = 0 if graph.labels is None else graph.classes
+    _, classes, several = checked_labels(graph.labels, stated, vertices, where)
+    masks = [getattr(graph, f"{name}_mask") for name in MASKS]
+    checked = [checked_mask(mask, vertices, where) for mask in masks if mask is not None]
+    _check_masks(checked, graph.labels, graph.multilabel, where)
+    if graph.labels is not None and (classes, several) != (graph.classes, graph.multilabel):
+        raise GraphError(f"{where}: labels of {classes} classes, but {graph.classes} are stated; write it again")
+    if graph.vertex_ids is not None and graph.vertex_ids.shape != (vertices,):
+        raise GraphError(f"{where}: expected ids of {vertices} vertices; got {graph.vertex_ids.shape}; write it again")
+    return graph
+
+
+def checked_features(value: Any, vertices: int, where: str) -> tuple[Features | None, list[str]]:
+    """Return features as a :class:`Graph` holds them, and notes on what was converted. Raises :class:`GraphError`,
+    which begins with ``where``, for other shapes and types, and for numbers that are not finite."""
     if value is None:
         return None, []
     if sparse.issparse(value):
@@ -95,6 +128,8 @@ def _features(value: Any, vertices: int, where: str) -> tuple[Features | None, l
 def _check_rows(shape: tuple[int, ...], vertices: int, where: str) -> None:
     if len(shape) != 2 or shape[0] != vertices or shape[1] == 0:
         raise GraphError(f"{where}: features must have one row a vertex, shape [{vertices}, width]; got {list(shape)}")
+    if shape[1] > MOST_WIDTH:
+        raise GraphError(f"{where}: features have {shape[1]:,} columns, expected at most {MOST_WIDTH:,}: drop some")
 
 
 def _check_finite(array: NDArray[Any], where: str) -> None:
@@ -116,7 +151,9 @@ def _not_finite(where: str, vertex: int, column: int, value: Any) -> GraphError:
     )
 
 
-def _labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArray[Any] | None, int, bool]:
+def checked_labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArray[Any] | None, int, bool]:
+    """Return labels as a :class:`Graph` holds them, the number of classes, and whether a vertex may have several.
+    ``classes`` 0: count them. Raises :class:`GraphError`, which begins with ``where``."""
     if value is None:
         return None, 0, False
     array = np.asarray(value)
@@ -138,8 +175,12 @@ def _labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArra
         array = whole
     elif array.dtype.kind not in "iub":
         raise GraphError(f"{where}: labels must be integers; got {array.dtype}")
+    if array.size and float(array.max()) >= MOST_CLASSES:
+        raise GraphError(f"{where}: labels must be below {MOST_CLASSES:,}; got {array.max()}: number classes from 0")
     labels = np.ascontiguousarray(array, dtype=np.int64)
     low, high = int(labels.min()), int(labels.max())
+    if high < 0 <= low + 1:
+        raise GraphError(f"{where}: no vertex has a label (all are -1 or empty): leave the labels out")
     if low < -1 or (classes and high >= classes):
         raise GraphError(
             f"{where}: labels must lie in 0..{(classes or high + 1) - 1} (-1 = no label); got {low}..{high}"
@@ -147,7 +188,8 @@ def _labels(value: Any, classes: int, vertices: int, where: str) -> tuple[NDArra
     return labels, classes or high + 1, False
 
 
-def _mask(value: Any, vertices: int, where: str) -> NDArray[np.bool_]:
+def checked_mask(value: Any, vertices: int, where: str) -> NDArray[np.bool_]:
+    """Return a mask as bool [V]. Raises :class:`GraphError`, which begins with ``where``."""
     array = np.asarray(value)
     if array.shape != (vertices,):
         raise GraphError(f"{where} must have one entry a vertex, [{vertices}]; got shape {list(array.shape)}")

@@ -89,7 +89,9 @@ class Graph:
     ``features`` float32 or float16 [V, F_0], or a scipy ``csr_array`` or :class:`CentredRows` of that shape, or None.
     ``feature_mean`` float64 [F_0]: what was subtracted from dense features (None: nothing; :class:`CentredRows` hold
     their own). ``labels`` int64 [V], or bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and
-    disjoint. ``notes``: what is synthetic, and what was corrected on reading.
+    disjoint. ``notes``: what is synthetic, and what was corrected on reading. ``vertex_ids`` [V]: the ids that the
+    source gives to vertices, int64 or text; None: their numbers 0..V-1. ``class_names``: names of the classes by label;
+    empty: they have none.
     """
 
     name: str
@@ -106,6 +108,8 @@ class Graph:
     synthetic_features: bool = False
     synthetic_labels: bool = False
     notes: tuple[str, ...] = field(default_factory=tuple)
+    vertex_ids: NDArray[np.int64] | NDArray[np.str_] | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def vertices(self) -> int:

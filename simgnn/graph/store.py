@@ -27,6 +27,8 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import MASKS, CentredRows, Graph
 from simgnn.graph.thread_pool import in_order
 from simgnn.npzfile import read_npy
+from simgnn.outside import outside_data
+from simgnn.progress import SILENT, Progress
 
 BUCKET_EDGES = 8_000_000  # 64 MB of keys; a few buckets are in memory at once
 MOST_BUCKETS = 512  # open files
@@ -111,6 +113,7 @@ def sort_to_disk(
     pairs: Callable[[int], NDArray[np.int64]],
     chunks: int,
     threads: int | None = None,
+    progress: Progress = SILENT,
 ) -> tuple[int, int]:
     """Write ``indptr.npy`` and ``indices.npy`` into ``folder``; returns the edges stored and the self loops dropped.
     ``pairs(k)``: chunk k of ``chunks`` chunks, int64 [2, n] (source, target), in any order; called on several threads.
@@ -121,7 +124,10 @@ def sort_to_disk(
     loops = total = 0
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("wb")) for path in paths]
-        for dropped, starts, keys in in_order(lambda chunk: layout.split(pairs(chunk)), chunks, threads):
+        counter = stack.enter_context(progress.counting("listing edges", edges, patient=True))
+        split = in_order(lambda chunk: layout.split(pairs(chunk)), chunks, threads)
+        for number, (dropped, starts, keys) in enumerate(split, start=1):
+            counter.at(number * edges // chunks)
             loops += dropped
             for b in np.flatnonzero(np.diff(starts)).tolist():
                 files[b].write(keys[starts[b] : starts[b + 1]].data)
@@ -131,7 +137,10 @@ def sort_to_disk(
     def rows(bucket: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         return layout.rows(bucket, np.fromfile(paths[bucket], np.int64))
 
-    with (folder / "indices.npy").open("wb") as file:
+    with (
+        (folder / "indices.npy").open("wb") as file,
+        progress.counting("sorting edges", layout.buckets, share=True, patient=True) as counter,
+    ):
         file.write(npy_header(dtype, (0,)))
         for bucket, (bounds, indices) in enumerate(in_order(rows, layout.buckets, threads)):
             first = bucket << layout.row_bits
@@ -139,6 +148,7 @@ def sort_to_disk(
             file.write(indices.data)
             total += len(indices)
             paths[bucket].unlink()
+            counter.at(bucket + 1)
         file.seek(0)
         file.write(npy_header(dtype, (total,)))
     np.save(folder / "indptr.npy", indptr)
@@ -189,6 +199,7 @@ def write_facts(folder: Path, graph: Graph | None = None, **stated: Any) -> None
     facts: dict[str, Any] = {"format": FORMAT, **stated}
     if graph is not None:
         facts |= {key: getattr(graph, key) for key in _STATED} | {"notes": list(graph.notes)}
+        facts |= {"class_names": list(graph.class_names)} if graph.class_names else {}
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
@@ -211,34 +222,47 @@ def save_graph(graph: Graph, path: Path) -> None:
             np.save(folder / "features_mean.npy", features.mean)
         elif isinstance(features, np.ndarray):
             np.save(folder / "features.npy", features)
+        if graph.vertex_ids is not None:
+            np.save(folder / "vertex_ids.npy", graph.vertex_ids)
         write_facts(folder, graph)
 
 
-def open_graph(path: Path) -> Graph:
-    """Open a folder of :func:`save_graph` or ``generate_to_disk``; its arrays are memory-mapped and read-only."""
-    try:
-        facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise GraphError(f"{path}: not a folder of a saved graph ({error}); expected {FACTS} in it") from error
+def open_graph(path: Path, *, mapped: bool = True) -> Graph:
+    """Open a folder of :func:`save_graph` or ``generate_to_disk``; its arrays are memory-mapped and read-only, unless
+    ``mapped`` is False. Raises :class:`GraphError`."""
+    with outside_data(path, "folder of a saved graph", remedy="write it again", folder=True):
+        return _opened(path, mapped)
+
+
+def _opened(path: Path, mapped: bool) -> Graph:
+    if not (path / FACTS).is_file():
+        raise GraphError(f"{path}: not a folder of a saved graph; expected {FACTS} in it")
+    facts = json.loads((path / FACTS).read_text(encoding="utf-8"))
     if not isinstance(facts, dict) or facts.get("format") != FORMAT:
         raise GraphError(f"{path / FACTS}: expected format '{FORMAT}'; got {facts.get('format') if facts else facts!r}")
-    indptr = _array(path, "indptr", required=True)
-    csr = CSR(indptr, _array(path, "indices", required=True), len(indptr) - 1, _array(path, "weights"))
+
+    def array(name: str, required: bool = False) -> Any:
+        return _array(path, name, required, mapped)
+
+    indptr = array("indptr", required=True)
+    csr = CSR(indptr, array("indices", required=True), len(indptr) - 1, array("weights"))
     if csr.weights is not None and csr.weights.shape != (csr.edges,):
         raise GraphError(f"{path}: {len(csr.weights)} weights, but there are {csr.edges} edges: write it again")
     if int(indptr[-1]) != csr.edges:
         raise GraphError(f"{path}: indptr ends at {int(indptr[-1])}, but there are {csr.edges} edges: write it again")
-    features = _array(path, "features")
+    features = array("features")
     if features is None and (path / "features_shape.npy").exists():
-        parts = tuple(_array(path, f"features_{part}", required=True) for part in ("data", "indices", "indptr"))
-        features = sparse.csr_array(parts, shape=tuple(_array(path, "features_shape", required=True).tolist()))
-        mean = _array(path, "features_mean")
+        parts = tuple(array(f"features_{part}", required=True) for part in ("data", "indices", "indptr"))
+        features = sparse.csr_array(parts, shape=tuple(array("features_shape", required=True).tolist()))
+        mean = array("features_mean")
         features = features if mean is None else CentredRows(features, mean)
     return Graph(
         csr=csr,
         features=features,
         notes=tuple(facts.get("notes", ())),
-        **{key: _array(path, key) for key in _PLAIN},
+        vertex_ids=array("vertex_ids"),
+        class_names=tuple(facts.get("class_names", ())),
+        **{key: array(key) for key in _PLAIN},
         **{key: facts[key] for key in _STATED},
     )
 
@@ -253,19 +277,20 @@ def release_pages(array: Any) -> None:
         array.base.madvise(mmap.MADV_DONTNEED)
 
 
-def _array(path: Path, name: str, required: bool = False) -> Any:
+def _array(path: Path, name: str, required: bool, mapped: bool) -> Any:
     file = path / f"{name}.npy"
     if not file.exists() and not required:
         return None
     try:
-        return read_npy(file, mapped=True)
+        return read_npy(file, mapped=mapped)
     except ValueError as error:
         raise GraphError(f"{file}: cannot be read ({error}): write the graph again") from error
 
 
 def graph_digest(graph: Graph) -> str:
-    """SHA-256 (hex) over edges, their weights, features, labels, masks and the number of classes; not over names, paths
-    or notes. A graph without weights has the digest of its edges alone."""
+    """SHA-256 (hex) over edges, their weights, features, labels, masks, the number of classes, and the ids of vertices
+    and names of classes; not over the graph's name, paths or notes. What a graph does not have leaves the digest as it
+    is."""
     digest: Any = hashlib.sha256(f"simgnn-graph-1 {graph.csr.columns} {graph.classes} {graph.multilabel}".encode())
     named: dict[str, Any] = {"indptr": graph.csr.indptr, "indices": graph.csr.indices, "labels": graph.labels}
     named |= {"weights": graph.csr.weights, **{name: getattr(graph, f"{name}_mask") for name in MASKS}}
@@ -278,6 +303,9 @@ def graph_digest(graph: Graph) -> str:
         digest.update(f"width {stored.shape[1]}".encode())
     if isinstance(features, CentredRows):
         named["mean"] = features.mean
+    named["ids"] = graph.vertex_ids
+    if graph.class_names:
+        digest.update(f"classes {list(graph.class_names)!r}".encode())
     for name, array in named.items():
         if array is not None:
             plain = np.asarray(array)  # the digest must not depend on whether an array is memory-mapped

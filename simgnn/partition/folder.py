@@ -46,7 +46,7 @@ class ArtifactFolder:
         try:
             manifest = json.loads((path / MANIFEST).read_text())
             sealed = manifest.pop("sha256")
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _corrupt(path, f"{path} is not a complete {what} artefact ({error})") from error
         found = manifest.get("what"), manifest.get("format")
         if found != (what, FORMAT):

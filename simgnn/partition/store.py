@@ -1,5 +1,6 @@
 """Stores each partition once in the cache under a key of its inputs; one process makes it, all others map it."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cach
 from simgnn.partition.local.edge_cut import LocalGraph, RowLists
 from simgnn.partition.local.vertex_cut import LEVELS, RankGraph, ReplicaGraph
 from simgnn.partition.partition import Partition, digest_of, partitioned
+from simgnn.partition.speed import expected_seconds, remember
 from simgnn.partition.statistics.count import partition_stats
 from simgnn.partition.statistics.partition_stats import (
     Origin,
@@ -28,6 +30,7 @@ from simgnn.partition.statistics.partition_stats import (
 )
 from simgnn.policy import Partitioner
 from simgnn.program.sizes import IntArray
+from simgnn.progress import SILENT, Progress
 from simgnn.registry import source_digest
 from simgnn.seal import json_digest
 
@@ -155,7 +158,12 @@ def _slices(starts: NDArray[Any]) -> dict[int, slice]:
 
 
 def partition_artifact(
-    graph: Graph, policy: Partitioner, hosts: IntArray, seed: int, cache: Path | None = None
+    graph: Graph,
+    policy: Partitioner,
+    hosts: IntArray,
+    seed: int,
+    cache: Path | None = None,
+    progress: Progress = SILENT,
 ) -> PartitionArtifact:
     """Return the partition of ``graph`` by ``policy`` over P = len(hosts) ranks, from the cache or newly made.
     ``hosts`` int64 [P]: host of each rank. The cache's key covers the graph's digest, the policy's fields, hosts and
@@ -173,7 +181,11 @@ def partition_artifact(
     name = f"{policy.label.replace(':', '.')}-{len(hosts)}-{key_of(wanted)}"
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
-        partition = partitioned(policy, graph, hosts, seed, writer.path)
+        kept, began = cache_folder(cache), time.monotonic()
+        expected_s = expected_seconds(kept, policy.label, graph.edges)
+        with progress.waiting(f"partitioning {graph.edges:,} edges with {policy.label}", expected_s):
+            partition = partitioned(policy, graph, hosts, seed, writer.path)
+        remember(kept, policy.label, graph.edges, time.monotonic() - began)
         writer.array("owner", partition.owner)
         if partition.edge_part is not None:
             writer.array("edge_part", partition.edge_part)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +11,13 @@ import numpy as np
 from simgnn.emit.batches.placement import RowStore
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
+from simgnn.graph.thread_pool import usable_threads
 from simgnn.hardware.profile.library import CACHE_NAME
+from simgnn.memory import check_memory
 from simgnn.partition.folder import cache_folder
 from simgnn.partition.local.serving import Serving
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.progress import SILENT, Progress
 from simgnn.sampling.batches.estimate import distinct_rows, estimated_sizes
 from simgnn.sampling.batches.plan import PLAN, SamplingPlan, save_plan
 from simgnn.sampling.batches.presample import presample, settings_of
@@ -115,9 +117,28 @@ def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition"
     return experiment.sampling.plan(graph.csr, train, partition, hosts, experiment.seed)
 
 
+def check_batch_memory(plan: SamplingPlan, epochs: int, asks_hosts: bool) -> None:
+    """Raise :class:`ConfigError` unless the batches that threads draw at once, and the table of what ranks send one
+    another in each step, fit into memory. A batch counts as if no vertex were drawn twice."""
+    vertices, edges, hops = plan.csr.rows, plan.csr.edges, len(plan.fanouts)
+    size = max(np.ravel(plan.batch_size))
+    frontier, batch_bytes = min(int(size), vertices), (hops + 1) * vertices // 4
+    for fanout in plan.fanouts:
+        drawn = edges if fanout < 0 else min(edges, frontier * fanout)
+        frontier = min(vertices, frontier + drawn)
+        batch_bytes += 12 * drawn + 16 * frontier
+    tables = 8 * plan.ranks**2 * epochs * plan.steps * (2 + 2 * hops * asks_hosts)
+    check_memory(
+        usable_threads() * batch_bytes + tables,
+        f"batching: drawing batches of {size:,} seeds on {usable_threads()} threads for {epochs:,} epochs",
+        "lower batching.batch_size, the fan-outs or train.epochs, or use a machine with more memory",
+        ConfigError,
+    )
+
+
 def prepare_batches(
     experiment: Experiment, graph: "Graph", partition: "PartitionArtifact", cache: Path | None,
-    stage: Callable[[str], None],
+    progress: Progress = SILENT,
 ) -> PreparedBatches:  # fmt: skip
     """Sample every batch of the run, or find them in the cache, and count the rows that they need."""
     batching, store = experiment.sampling, experiment.row_store
@@ -133,13 +154,17 @@ def prepare_batches(
         key = hashlib.sha256(settings.encode()).hexdigest()
         folder, named_by = cache_folder(cache) / "batches" / key[:32], CACHE_NAME
     count = epochs * sum(plan.batches(worker) for worker in range(plan.ranks))
-    stage(f"batches: {count:,} of {epochs} epochs, fan-outs {', '.join(map(str, plan.fanouts))}")
-    presample(plan, partition.digest, folder, epochs, option=named_by)
+    progress.stage(f"batches: {count:,} of {epochs} epochs, fan-outs {', '.join(map(str, plan.fanouts))}")
+    check_batch_memory(plan, epochs, bool(batching.asks_hosts and hosts.any()))
+    with progress.counting("drawing batches", count, patient=True) as drawn:
+        presample(
+            plan, partition.digest, folder, epochs, option=named_by, done=lambda done, of: drawn.at(done, total=of)
+        )
     placement = store.resolved(lambda: distinct_remote_rows(plan, folder, hosts, epochs))
     sizes = batch_sizes(
         plan, folder, hosts, epochs, placement.cached_rows, placement.pulls_new_rows, not placement.refills
     )
-    _report_rows(sizes, epochs, stage)
+    _report_rows(sizes, epochs, progress)
     if batching.asks_hosts and hosts.any():
         requests = sample_requests(plan, folder, hosts, epochs)
         held = structure_bytes(plan.csr, plan.owner, Serving(experiment.rank_hosts()))[hosts]
@@ -156,7 +181,7 @@ def prepare_batches(
     )
 
 
-def _report_rows(sizes: BatchSizes, epochs: int, stage: Callable[[str], None]) -> None:
+def _report_rows(sizes: BatchSizes, epochs: int, progress: Progress) -> None:
     """Report how many rows batches need from other hosts, and how many of them caches save."""
     pulled, hits = int(sizes.pulled.rows.sum()), int(sizes.hits.sum())
     if not pulled + hits:
@@ -168,4 +193,4 @@ def _report_rows(sizes: BatchSizes, epochs: int, stage: Callable[[str], None]) -
             f"; caches of up to {int(sizes.cache.rows.max()):,} hot rows save {hits:,} of them "
             f"({100 * hits / (pulled + hits):.1f} %), and pull {filled:,}"
         )
-    stage(f"rows of other hosts: {pulled + hits:,} in {epochs} epochs{saved}")
+    progress.stage(f"rows of other hosts: {pulled + hits:,} in {epochs} epochs{saved}")

@@ -1,6 +1,5 @@
 """Prepares an experiment for a backend: its graph, partition, mini-batches and program."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.make_plan import Planned, check_trains, plan
+from simgnn.progress import SILENT, Progress
 from simgnn.registry import reported, shipped
 from simgnn.sampling.batches.sizes import load_sizes
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from simgnn.planner.batch_sizes import PreparedBatches
 
 STATISTICS = "stats:"
-
-
-def _silent(text: str) -> None:
-    """A ``stage`` that reports nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +46,14 @@ class Prepared:
 def prepare(
     experiment: Experiment, *, base: Path | None = None, default_cluster: tuple[int, int] | None = None,
     need_graph: bool = False, cache: Path | None = None, counted: Path | None = None,
-    stage: Callable[[str], None] = _silent,
+    progress: Progress = SILENT,
 ) -> Prepared:  # fmt: skip
     """Load the graph, make or load its partition and its mini-batches, and plan the program.
 
     ``default_cluster``: hosts and ranks per host if the experiment states none (the hardware profile's). ``base``:
     folder of relative paths. ``need_graph``: reject a statistics file, which cannot be trained on. ``counted``: file of
-    counted batch sizes for a statistics file, whose batches are estimated without it. ``stage`` is called with each
-    step's name. Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`."""
+    counted batch sizes for a statistics file, whose batches are estimated without it. ``progress`` is told
+    of each step. Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.folder import check_cache
 
@@ -82,9 +78,9 @@ def prepare(
         experiment = with_default_cluster(experiment, default_cluster)
         if sampling is not None:
             sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
-        graph = read_graph(experiment, base, stage)
+        graph = read_graph(experiment, base, progress)
         check_weights(experiment, graph)
-        artifact = obtain_partition(experiment, graph, cache, stage)
+        artifact = obtain_partition(experiment, graph, cache, progress)
         stats = artifact.stats
         if sampling is None:
             return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
@@ -92,7 +88,7 @@ def prepare(
         from simgnn.planner.batch_sizes import prepare_batches
 
         check_trains(experiment, stats)  # before minutes go into batches
-        batches = prepare_batches(experiment, graph, artifact, cache, stage)
+        batches = prepare_batches(experiment, graph, artifact, cache, progress)
         resolved = experiment.model_copy(update={"placement": batches.placement})
         stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
         return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
@@ -105,26 +101,26 @@ def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None
     return experiment.with_cluster(stated.hosts or hosts, stated.ranks_per_host or each)
 
 
-def read_graph(experiment: Experiment, base: Path | None = None, stage: Callable[[str], None] = _silent) -> "Graph":
+def read_graph(experiment: Experiment, base: Path | None = None, progress: Progress = SILENT) -> "Graph":
     """Load the experiment's graph."""
     section = experiment.graph
-    stage(f"graph: {section.source}")
-    graph = load_graph(section.source, base=base, options=section.options(), seed=experiment.seed)
+    progress.stage(f"graph: {section.source}")
+    graph = load_graph(section.source, base=base, options=section.options(), seed=experiment.seed, progress=progress)
     for note in graph.notes:
-        stage(f"graph: {note}")
+        progress.stage(f"graph: {note}")
     return graph
 
 
 def obtain_partition(
-    experiment: Experiment, graph: "Graph", cache: Path | None = None, stage: Callable[[str], None] = _silent
+    experiment: Experiment, graph: "Graph", cache: Path | None = None, progress: Progress = SILENT
 ) -> "PartitionArtifact":
     """Return the experiment's partition of ``graph``, from the cache or newly made."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.store import partition_artifact
 
-    stage(f"partition: {experiment.partition.label} into {experiment.ranks}")
+    progress.stage(f"partition: {experiment.partition.label} into {experiment.ranks}")
     hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
-    return partition_artifact(graph, experiment.partition, hosts, experiment.seed, cache)
+    return partition_artifact(graph, experiment.partition, hosts, experiment.seed, cache, progress)
 
 
 def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experiment, PartitionStats]:

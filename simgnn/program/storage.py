@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ProgramError
 from simgnn.npzfile import read_npz
+from simgnn.outside import check_regular
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.program import Calendar, Program, Publication, Template
 from simgnn.program.sizes import Column, Decision, Route, Scratch, SizeTable
@@ -62,6 +63,9 @@ def save_program(program: Program, folder: Path) -> None:
 
 def load_program(folder: Path) -> Program:
     """Read a stored program; raises :class:`ProgramError` if its files are missing, broken or of another format."""
+    for name in (JSON_NAME, COLUMNS_NAME):
+        if (folder / name).exists():
+            check_regular(folder / name, ProgramError)
     try:
         document = json.loads((folder / JSON_NAME).read_text())
         arrays = read_npz(folder / COLUMNS_NAME)
@@ -72,7 +76,7 @@ def load_program(folder: Path) -> Program:
         raise ProgramError(f"the program in {folder} has format {found!r}, this version reads {FORMAT}; plan it again")
     try:
         return _program_of(document, arrays)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, AssertionError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, AssertionError, RecursionError) as error:
         raise ProgramError(
             f"the program in {folder} is damaged ({type(error).__name__}: {error}); write the run directory again"
         ) from error

@@ -30,6 +30,7 @@ ACTIVITY_SCHEMA = pa.schema(
     ]
 )
 NOBODY = -1
+MOST_EPOCHS = 10**7 + 1
 """Value of ``peer`` for a decision that does not concern a single other rank."""
 UNDECIDED = -1
 """Value in the result of :func:`decisions_of` where a rank decided nothing in a turn."""
@@ -84,6 +85,11 @@ def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntAr
     names = np.array(["/".join(filter(None, part)) for part in parts])
     epochs = int(columns["epoch"].max(initial=-1)) + 1
     found: dict[str, IntArray] = {}
+    bounds = {"rank": (0, ranks), "peer": (NOBODY, ranks), "epoch": (0, MOST_EPOCHS), "step": (0, steps)}
+    for key, (low, high) in bounds.items():
+        if len(columns[key]) and not low <= columns[key].min() <= columns[key].max() < high:
+            got = f"{columns[key].min()}..{columns[key].max()}"
+            raise ConfigError(f"--activity: the record has {key} {got}, expected {low}..{high - 1}: run it again")
     for name in np.unique(names):
         mine = names == name
         rank, peer, epoch, step, value = (column[mine] for column in columns.values())

@@ -12,6 +12,7 @@ from simgnn.experiment.slots import SLOTS
 from simgnn.graph.graph import GraphFacts
 from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import LayerSpec
+from simgnn.outside import check_regular
 from simgnn.policy import Policy
 from simgnn.registry import add_to_path, is_kind, policy_class, shipped
 from simgnn.schema_faults import sentences
@@ -101,6 +102,8 @@ class PlanFile(_Table):
 
 def read_plan(path: Path) -> PlanFile:
     """Read ``plan.json``. Raises :class:`ConfigError` that names the first faulty keys."""
+    if path.exists():
+        check_regular(path, ConfigError)
     try:
         return PlanFile.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
     except ValidationError as error:

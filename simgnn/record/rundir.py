@@ -8,9 +8,12 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simgnn.errors import ConfigError
+from simgnn.memory import check_memory
+from simgnn.outside import outside_data
 from simgnn.program.program import Program
 
 INT32, INT64, FLOAT, TEXT = pa.int32(), pa.int64(), pa.float64(), pa.string()
@@ -78,12 +81,31 @@ def write_table(table: pa.Table, path: Path) -> None:
         raise
 
 
-def read_table(path: Path) -> pa.Table:
-    """Read a Parquet file. Raises :class:`ConfigError` when it is missing or broken."""
-    try:
-        return pq.read_table(path)
-    except (OSError, MemoryError, pa.ArrowException) as error:
-        raise ConfigError(f"cannot read {path}: {error}. Is this the directory of a finished run?") from error
+def read_table(path: Path, schema: pa.Schema | None = None) -> pa.Table:
+    """Read a Parquet file, with ``schema`` only its columns, of its types. Raises :class:`ConfigError` when the file is
+    missing or broken, lacks a column, or has empty cells or numbers that are not finite in one."""
+    remedy = "is this the directory of a finished run? Simulate or run again"
+    with outside_data(path, "Parquet file", remedy=remedy, error=ConfigError):
+        with pq.ParquetFile(path) as file:
+            groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+            held = sum(group.total_byte_size for group in groups)
+            check_memory(2.0 * held, f"{path}: reading it", "use a machine with more memory", ConfigError)
+            table = file.read()
+        table.validate(full=True)
+        if schema is None:
+            return table
+        lacking = [name for name in schema.names if table.column_names.count(name) != 1]
+        if lacking:
+            raise ConfigError(
+                f"{path}: expected one column {', '.join(lacking)}; got {', '.join(table.column_names) or 'none'}: "
+                f"another version of simgnn wrote it, or it is damaged; {remedy}"
+            )
+        table = table.select(schema.names).cast(schema)
+        for name, column in zip(schema.names, table.columns, strict=True):
+            finite = not pa.types.is_floating(column.type) or pc.all(pc.is_finite(column)).as_py() is not False
+            if column.null_count or not finite:
+                raise ConfigError(f"{path}: column '{name}' has cells that are empty or not finite; {remedy}")
+        return table
 
 
 def ops_table(program: Program) -> pa.Table:

@@ -16,7 +16,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.kinds import PAIRWISE_KINDS
 from simgnn.program.storage import load_program
-from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.record.rundir import MEMORY_SCHEMA, TRACE_SCHEMA, RunDirectory, read_table
 from simgnn.tomlfile import write_atomically
 
 MICROSECONDS = 1e6
@@ -59,7 +59,7 @@ def _events(label: str, run: RunDirectory, first_process: int, epochs: int | Non
         events += [_name("thread_name", process, place, name) for name, place in streams.items()]
         events += _sent(process, frame[(frame["rank"] == rank) & (frame["bytes_sent"] > 0)])
     if run.memory.is_file() and not frame.empty:
-        table = read_table(run.memory)
+        table = read_table(run.memory, MEMORY_SCHEMA)
         for row in table.filter(pc.less_equal(table["time_s"], float(frame["ended_s"].max()))).to_pylist():
             held = {"device": row["device_bytes"], "host": row["host_bytes"]}
             events += _counter("memory bytes", first_process + row["rank"], [row["time_s"]], [held])
@@ -106,7 +106,7 @@ def link_use(run: RunDirectory, epochs: int | None = None) -> dict[str, Steps]:
     program = load_program(run.plan)
     machine = Machine.place(load_profile(str(run.hardware)), program.hosts)
     backends = {name: group.backend for name, group in program.groups.items()}
-    trace = read_table(run.trace).to_pandas()
+    trace = read_table(run.trace, TRACE_SCHEMA).to_pandas()
     changes: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for (op_id, epoch, step), rows in trace.groupby(["op_id", "epoch", "step"]):
         op = program.ops[op_id][1]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from simgnn import progress
-from simgnn.cli.tables import console
+from simgnn.cli.tables import console, elapsed
 from simgnn.report.results import amount, percent, seconds
 
 
@@ -81,3 +81,39 @@ def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with reporter.counting("training", 1) as counter:
         counter.at(1)
     assert capsys.readouterr() == ("", "")
+
+
+def test_short_work_is_not_told_off_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 1.0, 2.0, 10.0, 11.0, 20.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    reporter = console.Reporter()
+    with reporter.counting("reading", 2, patient=True) as counter:
+        counter.at(1)
+        counter.at(2)
+    assert capsys.readouterr().err == ""
+    with reporter.counting("reading", 3, patient=True) as counter:
+        counter.at(1)
+        counter.at(2)
+    assert capsys.readouterr().err == "simgnn: reading: 2/3, 9 s left\n"
+
+
+def test_waiting_off_a_terminal_is_one_line_where_it_will_be_long(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = console.Reporter()
+    for expected_s in (None, 1.0, 40.0):
+        with reporter.waiting("partitioning", expected_s):
+            pass
+    assert capsys.readouterr().err == "simgnn: partitioning: about 40 s, by the last one here\n"
+
+
+def test_a_terminal_shows_the_time_that_native_code_takes(capfd: pytest.CaptureFixture[str]) -> None:
+    assert elapsed.line("metis", 3, None) == "metis: 3 s (it does not tell how far it is)"
+    assert elapsed.line("metis", 3, 40) == "metis: 3 s of about 40 s, by the last one here"
+    assert elapsed.line("metis", 50, 40) == "metis: 50 s, longer than the estimate of 40 s"
+    with elapsed.shown_elapsed("metis", 40):
+        pass
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("\r\x1b[Kmetis: 0 s of about 40 s")
+    assert told.err.endswith("\r\x1b[K")

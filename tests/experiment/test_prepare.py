@@ -16,6 +16,7 @@ from simgnn.partition.statistics.file import save_stats
 from simgnn.planner.directory import check_free, differences, write_run_directory
 from simgnn.planner.prepare import Prepared, prepare
 from simgnn.program.storage import load_program, program_digest
+from simgnn.progress import Progress
 
 SMALL = ["graph.vertices=300", "graph.edges=1500", "graph.classes=3", "graph.feature_width=8", "model.hidden=4"]
 
@@ -65,7 +66,7 @@ def test_sparse_features_less_their_mean_are_prepared_alike_anew_and_from_statis
 
 def test_the_cluster_comes_from_the_profile_where_the_experiment_names_none() -> None:
     told: list[str] = []
-    found = prepare(load_experiment("vanilla", SMALL), default_cluster=(2, 2), stage=told.append)
+    found = prepare(load_experiment("vanilla", SMALL), default_cluster=(2, 2), progress=Progress(told.append))
     assert found.experiment.rank_hosts() == (0, 0, 1, 1)
     assert any("metis into 4" in text for text in told)
     stated = prepare(load_experiment("vanilla", [*SMALL, "cluster.hosts=3"]), default_cluster=(2, 2))

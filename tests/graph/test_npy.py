@@ -6,7 +6,7 @@ import pytest
 from simgnn.errors import GraphError
 from simgnn.graph import store
 from simgnn.graph.load import load_graph
-from simgnn.graph.readers import tables
+from simgnn.graph.readers import edge_array
 from simgnn.graph.store import graph_digest
 
 
@@ -33,8 +33,8 @@ def test_both_ways_give_the_graph_of_the_list(tmp_path, monkeypatch, pairs, dtyp
     np.testing.assert_array_equal(whole.csr.degrees(), dense.sum(axis=1))
 
     monkeypatch.setenv("SIMGNN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tables, "MEMORY_EDGES", 100)
-    monkeypatch.setattr(tables, "CHUNK_EDGES", 512)
+    monkeypatch.setattr(edge_array, "MEMORY_EDGES", 100)
+    monkeypatch.setattr(edge_array, "CHUNK_EDGES", 512)
     monkeypatch.setattr(store, "BUCKET_EDGES", 900)
     streamed = load(tmp_path / "some.npy", symmetrise=symmetrise)
     assert isinstance(streamed.csr.indices, np.memmap)
@@ -50,7 +50,7 @@ def test_both_ways_give_the_graph_of_the_list(tmp_path, monkeypatch, pairs, dtyp
 
 def test_another_list_of_the_same_name_is_another_graph(tmp_path, monkeypatch, pairs):
     monkeypatch.setenv("SIMGNN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tables, "MEMORY_EDGES", 100)
+    monkeypatch.setattr(edge_array, "MEMORY_EDGES", 100)
     digests = set()
     for part in (pairs, pairs[:-50]):
         np.save(tmp_path / "some.npy", part)
@@ -61,7 +61,7 @@ def test_another_list_of_the_same_name_is_another_graph(tmp_path, monkeypatch, p
 @pytest.mark.parametrize("limit", [100, 10_000])
 def test_bad_lists_are_refused_and_nothing_is_kept(tmp_path, monkeypatch, pairs, limit):
     monkeypatch.setenv("SIMGNN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tables, "MEMORY_EDGES", limit)
+    monkeypatch.setattr(edge_array, "MEMORY_EDGES", limit)
     cases = [
         (pairs.astype(float), {}, r"int32 or int64 of shape \[edges, 2\].*got float64 of shape \[6000, 2\]"),
         (pairs.T, {}, r"got int64 of shape \[2, 6000\]"),

@@ -17,6 +17,7 @@ from simgnn.graph.build import assemble_edges, transpose_csr
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import load_graph
+from simgnn.graph.readers import dgl_process, frameworks
 from simgnn.graph.store import graph_digest, open_graph, save_graph
 from simgnn.graph.weights import weighted_degrees
 from simgnn.partition.local.edge_cut import build_local_graphs
@@ -98,6 +99,12 @@ def dgls(folder: Path, name: str = "w", shape: tuple[int, ...] = (6, 1)) -> str:
     graph.edata[name] = torch.tensor(WEIGHT, dtype=torch.float64).reshape(shape)
     dgl.save_graphs(str(folder / "g.bin"), [graph])
     return str(folder / "g.bin")
+
+
+@pytest.fixture(autouse=True)
+def dgl_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read DGL files here: tests/graph/test_frameworks.py shows that a process of its own reads the same."""
+    monkeypatch.setattr(dgl_process, "read_dgl", frameworks.read_dgl)
 
 
 FORMATS = {

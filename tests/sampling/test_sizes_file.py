@@ -55,7 +55,7 @@ def test_what_was_counted_makes_the_same_program(system: str, settings: tuple[st
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "batches.npz"
     np.savez(path, rows=np.zeros(3))
-    with pytest.raises(ConfigError, match="not the sizes of a run's batches"):
+    with pytest.raises(ConfigError, match="not a readable file of the sizes of a run's batches"):
         load_sizes(path)
-    with pytest.raises(ConfigError, match="not the sizes of a run's batches"):
+    with pytest.raises(ConfigError, match=r"none\.npz: cannot be read"):
         load_sizes(tmp_path / "none.npz")

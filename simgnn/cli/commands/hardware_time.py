@@ -10,6 +10,7 @@ import typer
 from simgnn.cli.options import path_option
 from simgnn.cli.tables.console import note, print_json
 from simgnn.errors import ConfigError
+from simgnn.outside import check_regular
 from simgnn.report.terminal import print_table
 from simgnn.units import parse
 
@@ -105,6 +106,7 @@ def read_matrix(path: Path) -> list[list[int]]:
 
     Raises :class:`ConfigError` for a file without such a table.
     """
+    check_regular(path, ConfigError)
     try:
         if path.suffix == ".npy":
             # loaded when the command runs: its help starts fast
@@ -122,7 +124,7 @@ def read_matrix(path: Path) -> list[list[int]]:
             lines = [line.strip() for line in path.read_text().splitlines()]
             lines = [line.replace(";", ",") for line in lines if line and not line.startswith("#")]
             entries = [line.split("," if "," in line else None) for line in lines]
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, RecursionError) as error:
         raise ConfigError(f"--matrix: {path} cannot be read: {error}") from None
     if not isinstance(entries, list) or not all(isinstance(row, list) for row in entries) or not entries:
         what = "is empty" if entries == [] else "holds no table"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from simgnn.cli.tables.elapsed import shown_elapsed
 from simgnn.progress import Counter, Progress
 
 if TYPE_CHECKING:
@@ -48,9 +49,15 @@ class Reporter(Progress):
             super().stage(text)
 
     @contextmanager
-    def counting(self, text: str, total: int, share: bool = False) -> Iterator[Counter]:
+    def waiting(self, text: str, expected_s: float | None = None) -> Iterator[None]:
+        shown = shown_elapsed(text, expected_s) if self._shows_bars else super().waiting(text, expected_s)
+        with shown:
+            yield
+
+    @contextmanager
+    def counting(self, text: str, total: int, share: bool = False, patient: bool = False) -> Iterator[Counter]:
         if not self._shows_bars:
-            with super().counting(text, total, share) as lines:
+            with super().counting(text, total, share, patient) as lines:
                 yield lines
             return
         # loaded when the command runs: its help starts fast

@@ -1,6 +1,5 @@
 """The ``NAME.npz`` (+ ``NAME.json``) format: CSR arrays, features dense or sparse, labels, masks; never pickled."""
 
-import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +11,12 @@ from scipy import sparse
 
 from simgnn.errors import GraphError
 from simgnn.graph.build import BuiltGraph, assemble_edges, index_dtype, is_symmetric, with_weights
-from simgnn.graph.complete import Found, complete_graph
+from simgnn.graph.complete import MOST_CLASSES, Found, complete_graph
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.graph.weights import NAMES, TAKEN, WeightChoice, checked_weights
 from simgnn.npzfile import read_npz as read_archive
+from simgnn.outside import check_regular, outside_data, read_json
 
 SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
 SCIPY = "data"
@@ -32,6 +32,11 @@ def read_npz(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAK
     ``scipy.sparse.save_npz``), see :class:`WeightChoice`. Unsorted rows, self loops and repeats are corrected and
     noted. Raises :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
     """
+    with outside_data(path, "graph in an .npz archive"):
+        return complete_graph(_found(path, symmetrise, weights))
+
+
+def _found(path: Path, symmetrise: bool, weights: WeightChoice) -> Found:
     arrays = load_arrays(path)
     facts = _facts(path.with_suffix(".json"))
     for key in ("indptr", "indices"):
@@ -46,7 +51,7 @@ def read_npz(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAK
     values = None if held is None else arrays[held]
     edges = csr_edges(arrays["indptr"], arrays["indices"], symmetrise, str(path), values)
     synthetic = str(facts.get("labels_kind", "")).upper().startswith("SYNTHETIC")
-    found = Found(
+    return Found(
         name=str(facts.get("name", path.stem)),
         where=str(path),
         edges=edges,
@@ -55,15 +60,15 @@ def read_npz(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAK
         train_mask=arrays.get("train_mask"),
         validation_mask=arrays.get("val_mask"),
         test_mask=arrays.get("test_mask"),
-        classes=0 if "labels" not in arrays or arrays["labels"].ndim == 2 else int(facts.get("num_classes", 0)),
+        classes=0 if "labels" not in arrays or arrays["labels"].ndim == 2 else facts.get("num_classes", 0),
         synthetic_labels=synthetic,
         notes=[f"labels: {facts['labels_kind']}"] if synthetic else [],
     )
-    return complete_graph(found)
 
 
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """All arrays of an ``.npz``, without pickle; :class:`GraphError` when it is cut off, pickled or no ``.npz``."""
+    check_regular(path)
     if not zipfile.is_zipfile(path):
         raise GraphError(f"{path}: not an .npz archive: is it cut off? write or fetch it again")
     try:
@@ -128,10 +133,13 @@ def _features(arrays: Mapping[str, NDArray[Any]], path: Path) -> Any:
 def _facts(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise GraphError(f"{path}: not readable as JSON ({error}); correct or remove it") from error
+    facts = read_json(path, "JSON file", remedy="correct or remove it")
     if not isinstance(facts, dict):
         raise GraphError(f"{path}: expected a JSON object, got {type(facts).__name__}")
+    classes = facts.get("num_classes", 0)
+    if type(classes) is not int or not 0 <= classes <= MOST_CLASSES:
+        raise GraphError(
+            f"{path}: num_classes: got {classes!r:.40}, expected a whole number up to {MOST_CLASSES:,}; correct or "
+            "remove it"
+        )
     return facts

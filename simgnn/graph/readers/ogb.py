@@ -1,7 +1,6 @@
 """Node-property data sets of the Open Graph Benchmark, in the layout of the ogb package (Hu et al., 2020)."""
 
 import gzip
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,28 +15,77 @@ from simgnn.graph.build import assemble_edges
 from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.graph import Graph
 from simgnn.graph.readers.npz import load_arrays
+from simgnn.graph.readers.text_table import LONGEST_LINE
+from simgnn.graph.typed_graph import ONE_TYPE, Relation, TypeChoice, TypedGraph
 from simgnn.graph.weights import TAKEN, WeightChoice
+from simgnn.memory import check_memory
+from simgnn.outside import outside_data
 
 OFFICIAL_SPLITS = {
     "ogbn-arxiv": "time",
+    "ogbn-mag": "time",
     "ogbn-papers100M": "time",
     "ogbn-products": "sales_ranking",
     "ogbn-proteins": "species",
 }
+RELATIONS = "relations"
+"""Folder of a data set with several types of vertices."""
 PARTS = {"train_mask": "train", "validation_mask": "valid", "test_mask": "test"}
 
 
-def read_ogb(name: str, roots: Sequence[Path], *, symmetrise: bool = True, weights: WeightChoice = TAKEN) -> Graph:
+def read_ogb(
+    name: str,
+    roots: Sequence[Path],
+    *,
+    symmetrise: bool = True,
+    weights: WeightChoice = TAKEN,
+    types: TypeChoice = ONE_TYPE,
+) -> Graph:
     """Read the data set ``name`` ("ogbn-arxiv") from ``root/ogbn_arxiv``, the first of ``roots`` that has it.
 
     Text form: ``raw/edge.csv.gz`` (source,target), ``raw/num-node-list.csv.gz``, optional ``raw/node-feat.csv.gz``,
     ``raw/node-label.csv.gz``, ``raw/edge-feat.csv.gz``. Binary form (papers100M): ``raw/data.npz`` with ``edge_index``,
     ``num_nodes_list``, ``node_feat``, ``edge_feat``, and ``raw/node-label.npz``. Edge features of one column are
     weights; of several columns they are left out and noted. Split: ``split/<scheme>/{train,valid,test}.csv.gz`` of
-    vertex ids. Labels that are missing (NaN) become -1; several label columns make a multi-label graph. Raises
-    :class:`GraphError`.
+    vertex ids. Several types (ogbn-mag): see :func:`_typed`. Labels that are missing (NaN) become -1; several label
+    columns make a multi-label graph. Raises :class:`GraphError`.
     """
     folder = _folder(name, roots)
+    with outside_data(folder, "data set of OGB", remedy="fetch it again", folder=True):
+        if (folder / "raw" / RELATIONS).is_dir():
+            return _typed(name, folder, weights).chosen(types, symmetrise)
+        types.check_one_type(str(folder))
+        return _read(name, folder, symmetrise, weights)
+
+
+def _typed(name: str, folder: Path, weights: WeightChoice) -> TypedGraph:
+    """Read a data set with several types: ``raw/num-node-dict.csv.gz`` (a header of types, then their sizes),
+    ``raw/relations/SOURCE___NAME___TARGET/edge.csv.gz``, and by type ``raw/node-feat/TYPE/node-feat.csv.gz``,
+    ``raw/node-label/TYPE/node-label.csv.gz`` and ``split/SCHEME/TYPE/{train,valid,test}.csv.gz``."""
+    raw = folder / "raw"
+    sizes = raw / "num-node-dict.csv.gz"
+    with outside_data(sizes, "table of numbers", remedy="fetch it again"), gzip.open(sizes, "rt") as stream:
+        kinds = stream.readline(LONGEST_LINE).strip().split(",")
+        counts = dict(zip(kinds, map(int, stream.readline(LONGEST_LINE).strip().split(",")), strict=True))
+    relations, notes, fields = {}, [], {}
+    for path in sorted((raw / RELATIONS).iterdir()):
+        parts = path.name.split("___")
+        if len(parts) != 3 or parts[0] not in counts or parts[2] not in counts:
+            raise GraphError(f"{path}: expected a relation SOURCE___NAME___TARGET between types of {', '.join(counts)}")
+        pairs = _pairs(path / "edge.csv.gz")
+        given = _optional(path / "edge-feat.csv.gz", np.float64) if weights.used else None
+        values, more = weights.single_column(given, "edge features")
+        relations[parts[0], parts[1], parts[2]] = Relation(pairs[0], pairs[1], values)
+        notes += more
+    for kind, vertices in counts.items():
+        features = _optional(raw / "node-feat" / kind / "node-feat.csv.gz", np.float32)
+        labels = _optional(raw / "node-label" / kind / "node-label.csv.gz", np.float64)
+        masks = {} if labels is None else _split(name, folder, vertices, kind)
+        fields[kind] = {"features": features, "labels": labels, **masks}
+    return TypedGraph(name, str(folder), counts, relations, fields, tuple(notes))
+
+
+def _read(name: str, folder: Path, symmetrise: bool, weights: WeightChoice) -> Graph:
     raw = folder / "raw"
     labels: Any
     if (raw / "data.npz").is_file():
@@ -55,10 +103,7 @@ def read_ogb(name: str, roots: Sequence[Path], *, symmetrise: bool = True, weigh
         if held and labels is None:
             raise GraphError(f"{label_file}: no array 'node_label'; got {', '.join(sorted(held))}")
     else:
-        pairs = _table(raw / "edge.csv.gz", np.int64).T
-        if len(pairs) != 2 and pairs.size:
-            raise GraphError(f"{raw / 'edge.csv.gz'}: expected two columns; got {len(pairs)}")
-        pairs = pairs if len(pairs) == 2 else np.empty((2, 0), np.int64)
+        pairs = _pairs(raw / "edge.csv.gz")
         counts = _table(raw / "num-node-list.csv.gz", np.int64)[:, 0]
         features = _optional(raw / "node-feat.csv.gz", np.float32)
         labels = _optional(raw / "node-label.csv.gz", np.float64)
@@ -70,6 +115,13 @@ def read_ogb(name: str, roots: Sequence[Path], *, symmetrise: bool = True, weigh
     edges = assemble_edges(pairs[0], pairs[1], vertices, symmetrise, weights=values, key=str(raw))
     masks: dict[str, Any] = {} if labels is None else _split(name, folder, vertices)
     return complete_graph(Found(name, str(folder), edges, features=features, labels=labels, notes=notes, **masks))
+
+
+def _pairs(path: Path) -> NDArray[Any]:
+    pairs = _table(path, np.int64).T
+    if len(pairs) != 2 and pairs.size:
+        raise GraphError(f"{path}: expected two columns; got {len(pairs)}")
+    return pairs if len(pairs) == 2 else np.empty((2, 0), np.int64)
 
 
 def _folder(name: str, roots: Sequence[Path]) -> Path:
@@ -85,7 +137,7 @@ def _folder(name: str, roots: Sequence[Path]) -> Path:
     )
 
 
-def _split(name: str, folder: Path, vertices: int) -> dict[str, NDArray[np.bool_]]:
+def _split(name: str, folder: Path, vertices: int, kind: str = "") -> dict[str, NDArray[np.bool_]]:
     top = folder / "split"
     schemes = sorted(path.name for path in top.iterdir() if path.is_dir()) if top.is_dir() else []
     if not schemes:
@@ -93,9 +145,11 @@ def _split(name: str, folder: Path, vertices: int) -> dict[str, NDArray[np.bool_
     scheme = schemes[0] if len(schemes) == 1 else OFFICIAL_SPLITS.get(name)
     if scheme not in schemes:
         raise GraphError(f"{top}: several splits ({', '.join(schemes)}) and none is the official one: keep one of them")
+    if not (top / scheme / kind).is_dir():
+        return {}
     masks = {}
     for field, part in PARTS.items():
-        path = top / scheme / f"{part}.csv.gz"
+        path = top / scheme / kind / f"{part}.csv.gz"
         ids = _table(path, np.int64)
         ids = ids[:, 0] if ids.size else np.empty(0, np.int64)
         if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vertices):
@@ -114,21 +168,25 @@ def _optional(path: Path, dtype: Any) -> NDArray[Any] | None:
 def _table(path: Path, dtype: Any) -> NDArray[Any]:
     if not path.is_file():
         raise GraphError(f"{path} is missing; an OGB folder has it: fetch the data set again")
-    try:
+    with outside_data(path, "table of numbers", remedy="is it cut off? fetch it again"):
         with gzip.open(path) as stream:
-            width = stream.readline().count(b",") + 1
+            width = stream.readline(LONGEST_LINE).count(b",") + 1
             if stream.tell() == 0:
                 return np.empty((0, 1), dtype)
         # the types are stated, as a first block of "0" would make a column of features integers
         names = [str(k) for k in range(width)]
         kinds = dict.fromkeys(names, pa.from_numpy_dtype(np.dtype(dtype)))
-        table = csv.read_csv(
+        reader = csv.open_csv(
             str(path),
             read_options=csv.ReadOptions(column_names=names, block_size=1 << 23),
             convert_options=csv.ConvertOptions(column_types=kinds, null_values=["nan", "NaN", ""]),
         )
-    except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
-        raise GraphError(f"{path}: not a readable table of numbers ({error}): is it cut off? fetch it again") from error
+        batches, held = [], 0
+        for batch in reader:
+            held += batch.nbytes
+            check_memory(held, f"{path}: reading it", "use a machine with more memory")
+            batches.append(batch)
+        table = pa.Table.from_batches(batches, reader.schema)
     out = np.empty((table.num_rows, width), dtype)
     for k, column in enumerate(table.columns):
         if column.null_count and np.dtype(dtype).kind == "i":

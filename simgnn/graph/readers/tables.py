@@ -1,166 +1,186 @@
-"""Edges as tables: CSV and TSV (plain or gzip), Parquet, Matrix Market, and NumPy arrays that may exceed memory."""
+"""Edge lists as tables: CSV and TSV (plain or gzip) and Parquet, with vertices by number or by name."""
 
-import gzip
-import hashlib
-import zlib
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import csv
 from pyarrow import parquet as pq
-from scipy.io import mminfo, mmread
 
 from simgnn.errors import GraphError
-from simgnn.graph.build import assemble_edges, vertex_count
+from simgnn.graph.build import assemble_edges, too_sparse
 from simgnn.graph.complete import Found, complete_graph
 from simgnn.graph.graph import Graph
-from simgnn.graph.store import (
-    graph_cache,
-    new_folder,
-    open_graph,
-    release_pages,
-    sort_to_disk,
-    stored_symmetric,
-    write_facts,
+from simgnn.graph.readers.text_table import (
+    TextLayout,
+    is_number,
+    is_whole,
+    layout_of,
+    open_text,
+    packed_position,
+    text_columns,
 )
-from simgnn.graph.thread_pool import in_order
+from simgnn.graph.vertex_ids import UNSTATED, IdChoice, number_ids, typed_ids
 from simgnn.graph.weights import TAKEN, WeightChoice
-from simgnn.npzfile import read_npy as read_array
+from simgnn.memory import check_memory
+from simgnn.outside import outside_data, reason_of
+from simgnn.progress import SILENT, Progress
 
-COMMENTS = (b"#", b"%")
 SOURCES = ("source", "src", "from", "u", "head")
 TARGETS = ("target", "dst", "destination", "to", "v", "tail")
 PARQUET_COLUMNS = (("source", "target"), ("src", "dst"))
-BLOCK_BYTES = 1 << 22
+MOST_DIGITS = 18
+"""Digits of a number of vertices, all of which fit into an int64."""
+
+
+@dataclass(frozen=True)
+class EdgeColumns:
+    """``graph.source_column`` and ``graph.target_column``: names in a header, or numbers from 1 in a list without."""
+
+    source: str | int | None = None
+    target: str | int | None = None
+
+
+BY_HEADER = EdgeColumns()
 
 
 @dataclass
 class Pieces:
-    """Edges as they are read: ids [2, n] and, in a weighted list, weights [n] of each piece."""
+    """Edges as they are read: pieces of ids, numbers [2, n] or, where vertices have names, two columns of text; and
+    weights [n] in a weighted list."""
 
-    ids: list[NDArray[Any]] = field(default_factory=list)
+    path: Path
+    numbers: list[NDArray[Any]] = field(default_factory=list)
+    names: list[tuple[pa.Array, pa.Array]] | None = None
     weights: list[NDArray[np.float64]] | None = None
+    held: int = 0
 
-    def graph(self, path: Path, left: list[str], vertices: int | None, symmetrise: bool) -> Graph:
+    def add(self, source: pa.Array, target: pa.Array, weights: pa.Array | None = None) -> None:
+        """Add edges. Raises :class:`GraphError` when the list no longer fits into memory."""
+        if self.weights is not None and weights is not None:
+            self.weights.append(weights.to_numpy(zero_copy_only=False).astype(np.float64, copy=False))
+            self.held += self.weights[-1].nbytes
+        if self.names is not None:
+            self.names.append((source, target))
+            self.held += source.nbytes + target.nbytes
+        else:
+            pair = [column.to_numpy(zero_copy_only=False) for column in (source, target)]
+            fits = max((int(ids.max()) for ids in pair if len(ids)), default=0) < 2**31
+            self.numbers.append(np.stack(pair).astype(np.int32 if fits else np.int64, copy=False))
+            self.held += self.numbers[-1].nbytes
+        # they are joined at the end
+        check_memory(self.held, f"{self.path}: its list of edges", "use an .npy edge list, which is sorted on disk")
+
+    def graph(self, left: list[str], vertices: int | None, symmetrise: bool, ids: IdChoice) -> Graph:
         """Build the graph; ``left`` names the columns that were left out."""
-        edges = np.concatenate(self.ids, axis=1) if self.ids else np.empty((2, 0), np.int64)
+        where, vertex_ids = str(self.path), None
+        edges = np.empty((2, 0), np.int64)
+        if self.numbers:
+            edges = self.numbers[0] if len(self.numbers) == 1 else np.concatenate(self.numbers, axis=1)
+        if self.names is not None:
+            columns = [pa.chunked_array([pair[k] for pair in self.names], pa.large_string()) for k in range(2)]
+            typed = [typed_ids(column, where) for column in columns]
+        else:
+            typed = [pa.array(row) for row in edges.astype(np.int64)] if self._numbered(edges, vertices, ids) else []
+        if typed:
+            if vertices is not None:
+                raise GraphError(f"graph.vertices does not apply to '{where}', whose vertices have names: remove it")
+            numbered, vertex_ids = number_ids(typed, ids.listed)
+            edges, vertices = np.stack(numbered), len(vertex_ids)
+            if vertex_ids.dtype.kind == "i" and np.array_equal(vertex_ids, np.arange(vertices)):
+                vertex_ids = None  # the ids are the numbers themselves
         weights = None if self.weights is None else np.concatenate([np.empty(0), *self.weights])
-        built = assemble_edges(edges[0], edges[1], vertices, symmetrise, weights=weights, key=str(path))
+        least = ids.least_vertices
+        built = assemble_edges(
+            edges[0], edges[1], vertices, symmetrise, weights=weights, key=where, least_vertices=least
+        )
         notes = [f"columns left out: {', '.join(left)}"] if left else []
-        name = path.name.removesuffix(".gz").rsplit(".", 1)[0]
-        return complete_graph(Found(name, str(path), built, notes=notes))
+        if vertex_ids is not None:
+            order = "by size" if vertex_ids.dtype.kind == "i" else "as text"
+            notes.append(f"{len(vertex_ids):,} vertices have ids of their own, numbered in the order of these, {order}")
+        graph = complete_graph(Found(_stem(self.path), where, built, notes=notes))
+        return replace(graph, vertex_ids=vertex_ids)
+
+    def _numbered(self, edges: NDArray[Any], vertices: int | None, ids: IdChoice) -> bool:
+        """Whether whole numbers are names: where it is stated, where tables of vertices list ids, or where they are too
+        far apart for numbers 0..V-1."""
+        if vertices is not None or ids.mode == "numbers" or (ids.mode == "auto" and ids.least_vertices):
+            return ids.mode == "names"
+        sparse = edges.size > 0 and int(edges.min()) >= 0 and too_sparse(int(edges.max()), edges.shape[1])
+        return ids.numbered or sparse
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").rsplit(".", 1)[0]
 
 
 def read_edge_list(
-    path: Path, *, vertices: int | None = None, symmetrise: bool = True, weights: WeightChoice = TAKEN
+    path: Path,
+    *,
+    vertices: int | None = None,
+    symmetrise: bool = True,
+    weights: WeightChoice = TAKEN,
+    columns: EdgeColumns = BY_HEADER,
+    ids: IdChoice = UNSTATED,
+    progress: Progress = SILENT,
 ) -> Graph:
     """Read ``source<sep>target`` lines; the first line shows the separator (comma, tab, semicolon or blank).
 
     Lines that start with ``#`` or ``%`` are comments. A first line that is not two numbers is a header: its columns
-    ``source``/``src`` and ``target``/``dst`` are taken, else the first two, and the column of weights that it names
-    (:class:`WeightChoice`). In a list of three columns without a header, a third one of numbers is the weights. Other
-    columns are left out and noted. ``vertices``: V, default largest id + 1. Raises :class:`GraphError`, also for a file
-    that is cut off.
+    ``source``/``src`` and ``target``/``dst`` are taken, else the first two; ``columns`` states others. The column of
+    weights is the one that the header names (:class:`WeightChoice`); in a list of three columns without a header, a
+    third one of numbers. Further columns are left out and noted. ``vertices``: V, default largest id + 1. ``ids``: see
+    :class:`IdChoice`. Raises :class:`GraphError`, also for a file that is cut off.
     """
-    pieces = Pieces()
-    left: list[str] = []
+    pieces, left = Pieces(path), []
+    expected = (
+        "expected two whole numbers a line and, with weights, a number; one separator throughout; where vertices have "
+        "names, state graph.ids = 'names'"
+    )
+    with outside_data(path, "file"), open_text(path) as stream:
+        layout = layout_of(path, stream)
+        if layout is not None:
+            header, source, target = _edge_columns(layout, columns, path)
+            weight = _weight_column(layout.fields, (source, target), header, weights, path)
+            labels = layout.fields if header else [f"column {k + 1}" for k in range(len(layout.fields))]
+            left = [name for k, name in enumerate(labels) if k not in (source, target, weight)]
+            row = layout.second if header else layout.fields
+            named = _have_names([row[k] for k in (source, target)] if len(row) > max(source, target) else [], ids, path)
+            kind = pa.large_string() if named else pa.int64()
+            pieces.names = [] if named else None
+            pieces.weights = None if weight is None else []
+            kinds = {source: kind, target: kind} | ({} if weight is None else {weight: pa.float64()})
+            places = [list(kinds).index(k) for k in (source, target, weight) if k is not None]
+            reading = progress.counting(f"reading {path.name}", path.stat().st_size, share=True, patient=True)
+            with _explained(path, expected), reading as counter:
+                for batch in text_columns(stream, layout, header, kinds):
+                    pieces.add(*(batch.column(place) for place in places))
+                    counter.at(packed_position(stream))
+        elif vertices is None and not ids.listed and not ids.least_vertices:
+            raise GraphError(f"{path}: no edges; state graph.vertices for a graph without any")
+    return pieces.graph(left, vertices, symmetrise, ids)
+
+
+@contextmanager
+def _explained(path: Path, expected: str) -> Iterator[None]:
     try:
-        with cast(IO[bytes], gzip.open(path)) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
-            first = _first_line(stream, path)
-            if first is not None:
-                separator, names, columns = _layout(first, path)
-                stream.seek(0)
-                header = not all(names[k].lstrip("-").isdigit() for k in columns)
-                if header and any(names[k].lstrip("+-.")[:1].isdigit() for k in columns):
-                    raise GraphError(
-                        f"{path}: line 1: got '{separator.join(names)}', expected two whole numbers, or a header whose "
-                        "names do not begin with a digit"
-                    )
-                labels = names if header else [f"column {k + 1}" for k in range(len(names))]
-                weight = _weight_column(names, columns, header, weights, path)
-                left = [name for k, name in enumerate(labels) if k not in (*columns, weight)]
-                pieces = _pieces(stream, separator, len(names), columns, weight, header)
-            elif vertices is None:
-                raise GraphError(f"{path}: no edges; state graph.vertices for a graph without any")
+        yield
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise GraphError(
-            f"{path}: not an edge list: {error}; expected two whole numbers a line and, with weights, a number; one "
-            "separator throughout"
-        ) from error
-    except (EOFError, zlib.error, gzip.BadGzipFile, OSError) as error:
-        raise GraphError(f"{path}: cannot be read ({error}): is it cut off? fetch it again") from error
-    return pieces.graph(path, left, vertices, symmetrise)
+        raise GraphError(f"{path}: not an edge list: {reason_of(error)}; {expected}") from error
 
 
-def read_parquet(
-    path: Path, *, vertices: int | None = None, symmetrise: bool = True, weights: WeightChoice = TAKEN
-) -> Graph:
-    """Read the integer columns ``source`` and ``target`` (or ``src`` and ``dst``) and the column of weights, see
-    :class:`WeightChoice`, batch by batch. ``vertices``: V; default: the file's metadata entry ``vertices``, else the
-    largest id + 1. Other columns are left out and noted. Raises :class:`GraphError`."""
-    pieces = Pieces()
-    try:
-        with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            pair = next((pair for pair in PARQUET_COLUMNS if set(pair) <= set(schema.names)), None)
-            if pair is None:
-                found = ", ".join(schema.names) or "none"
-                raise GraphError(f"{path}: expected columns source and target, or src and dst; got {found}")
-            stated = (schema.metadata or {}).get(b"vertices", b"").decode("utf-8", "replace")
-            if vertices is None and stated:
-                if not stated.isdigit():
-                    raise GraphError(f"{path}: metadata 'vertices' must be a whole number; got {stated!r}")
-                vertices = int(stated)
-            for name in pair:
-                kind = schema.field(name).type
-                if not pa.types.is_integer(kind):
-                    raise GraphError(f"{path}: column '{name}' must hold integers; got {kind}")
-            others = [name for name in schema.names if name not in pair]
-            weight = weights.among(others, str(path))
-            if weight is not None:
-                pieces.weights = []
-                kind = schema.field(weight).type
-                if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-                    raise GraphError(f"{path}: column '{weight}' must hold numbers, the weights of edges; got {kind}")
-            wanted = [*pair, *([] if weight is None else [weight])]
-            for batch in file.iter_batches(columns=wanted):
-                columns = [batch.column(name) for name in wanted]
-                for name, column in zip(wanted, columns, strict=True):
-                    if column.null_count:
-                        raise GraphError(
-                            f"{path}: column '{name}' has {column.null_count} empty values: drop those rows"
-                        )
-                arrays = [column.to_numpy(zero_copy_only=False) for column in columns]
-                pieces.ids.append(np.stack(arrays[:2]))
-                if pieces.weights is not None:
-                    pieces.weights.append(arrays[2].astype(np.float64))
-    except (pa.ArrowException, OSError) as error:
-        raise GraphError(f"{path}: not a readable Parquet file ({error}): is it cut off? write it again") from error
-    return pieces.graph(path, [name for name in others if name != weight], vertices, symmetrise)
-
-
-def read_matrix_market(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN) -> Graph:
-    """Read a square sparse matrix, such as one of the SuiteSparse collection: an entry in row r and column c is the
-    edge r -> c, its value the weight. Raises :class:`GraphError` for dense or rectangular matrices and for files that
-    cannot be read."""
-    try:
-        rows, columns, _, layout, field, _ = mminfo(str(path))
-        if layout != "coordinate":
-            raise GraphError(f"{path}: expected a sparse matrix ('coordinate'); got '{layout}'")
-        if rows != columns:
-            raise GraphError(f"{path}: an adjacency matrix is square; got {rows} x {columns}")
-        matrix: Any = mmread(str(path), spmatrix=False)
-    except (ValueError, TypeError, OSError, EOFError, OverflowError, zlib.error) as error:
-        raise GraphError(
-            f"{path}: not a readable Matrix Market file ({error}): is it cut off? fetch it again"
-        ) from error
-    values = matrix.data if weights.used and field != "pattern" else None
-    built = assemble_edges(matrix.row, matrix.col, rows, symmetrise, weights=values, key=str(path))
-    return complete_graph(Found(path.name.removesuffix(".gz").removesuffix(".mtx"), str(path), built))
+def _have_names(row: list[str], ids: IdChoice, path: Path) -> bool:
+    """Whether the ids in the first row of data are names rather than whole numbers."""
+    if ids.mode != "auto":
+        return ids.mode == "names"
+    odd = [field for field in row if not is_whole(field)]
+    if odd and is_number(odd[0]):
+        raise GraphError(f"{path}: not an edge list: got the id '{odd[0]}', expected whole numbers or names")
+    return bool(odd)
 
 
 def _weight_column(
@@ -172,174 +192,122 @@ def _weight_column(
         found = weights.among([names[k] for k in others], str(path))
         return None if found is None else next(k for k in others if names[k] == found)
     if weights.used and weights.column is None:
-        return 2 if len(names) == 3 and _is_number(names[2]) else None
+        return others[0] if len(names) == 3 and names[others[0]] and is_number(names[others[0]]) else None
     found = weights.among([str(k + 1) for k in others], f"{path} (which has no header: columns count from 1)")
     return None if found is None else int(found) - 1
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def read_parquet(
+    path: Path,
+    *,
+    vertices: int | None = None,
+    symmetrise: bool = True,
+    weights: WeightChoice = TAKEN,
+    columns: EdgeColumns = BY_HEADER,
+    ids: IdChoice = UNSTATED,
+    progress: Progress = SILENT,
+) -> Graph:
+    """Read the columns ``source`` and ``target`` (or ``src`` and ``dst``, or those that ``columns`` states), integers
+    or text, and the column of weights (:class:`WeightChoice`), batch by batch. ``vertices``: V; default: the file's
+    metadata entry ``vertices``, else the largest id + 1. ``ids``: see :class:`IdChoice`. Other columns are left out and
+    noted. Raises :class:`GraphError`."""
+    pieces = Pieces(path)
+    read = 0
+    with outside_data(path, "Parquet file"), pq.ParquetFile(path) as file, ExitStack() as stack:
+        schema = file.schema_arrow
+        pair = _parquet_pair(schema.names, columns, path)
+        stated = (schema.metadata or {}).get(b"vertices", b"").decode("utf-8", "replace")
+        if vertices is None and stated:
+            if not is_whole(stated) or not 0 <= len(stated) <= MOST_DIGITS:
+                raise GraphError(f"{path}: metadata 'vertices' must be a whole number; got {stated!r:.40}")
+            vertices = int(stated)
+        texts = [_is_text(schema.field(name).type, name, path) for name in pair]
+        if any(texts) and ids.mode == "numbers":
+            raise GraphError(f"{path}: graph.ids: got 'numbers', but column '{pair[texts.index(True)]}' holds text")
+        pieces.names = [] if any(texts) else None
+        others = [name for name in schema.names if name not in pair]
+        weight = weights.among(others, str(path))
+        pieces.weights = None if weight is None else []
+        if weight is not None and not _is_numeric(schema.field(weight).type):
+            got = schema.field(weight).type
+            raise GraphError(f"{path}: column '{weight}' must hold numbers, the weights of edges; got {got}")
+        wanted = [*pair, *([] if weight is None else [weight])]
+        reading = progress.counting(f"reading {path.name}", file.metadata.num_rows, patient=True)
+        batches, counter = file.iter_batches(columns=list(dict.fromkeys(wanted))), stack.enter_context(reading)
+        for batch in batches:
+            found = [batch.column(name) for name in wanted]
+            for name, column in zip(wanted, found, strict=True):
+                if column.null_count:
+                    raise GraphError(f"{path}: column '{name}' has {column.null_count} empty values: drop those rows")
+            pieces.add(*(column.cast(pa.large_string()) if any(texts) else column for column in found[:2]), *found[2:])
+            counter.at(read := read + batch.num_rows)
+    return pieces.graph([name for name in others if name != weight], vertices, symmetrise, ids)
 
 
-def _pieces(
-    stream: IO[bytes], separator: str, width: int, columns: tuple[int, int], weight: int | None, header: bool
-) -> Pieces:
-    names = [f"c{k}" for k in range(width)]
-    kinds: dict[str, Any] = {names[k]: pa.int64() for k in columns}
-    if weight is not None:
-        kinds[names[weight]] = pa.float64()
-    reader = csv.open_csv(
-        pa.PythonFile(_WithoutComments(stream), mode="r"),
-        read_options=csv.ReadOptions(column_names=names, skip_rows=int(header), block_size=BLOCK_BYTES),
-        parse_options=csv.ParseOptions(delimiter=separator),
-        convert_options=csv.ConvertOptions(include_columns=list(kinds), column_types=kinds, null_values=[]),
-    )
-    found = Pieces(weights=None if weight is None else [])
-    for batch in reader:
-        pair = [batch.column(k).to_numpy(zero_copy_only=False) for k in range(2)]
-        fits = max((int(ids.max()) for ids in pair if len(ids)), default=0) < 2**31
-        found.ids.append(np.stack(pair).astype(np.int32 if fits else np.int64))
-        if found.weights is not None:
-            found.weights.append(batch.column(2).to_numpy(zero_copy_only=False))
-    return found
+def _is_numeric(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-class _WithoutComments:
-    """A stream of whole lines, without those that are comments or blank. pyarrow calls its methods."""
-
-    closed = False
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream, self.ready, self.tail, self.done = stream, b"", b"", False
-
-    def read(self, size: int = -1) -> bytes:
-        while not self.ready and not self.done:
-            self._refill()
-        size = len(self.ready) if size < 0 else size
-        part, self.ready = self.ready[:size], self.ready[size:]
-        return part
-
-    def close(self) -> None:
-        self.closed = True
-
-    def _refill(self) -> None:
-        data = self.stream.read(BLOCK_BYTES)
-        if not data:
-            self.done, text, self.tail = True, self.tail, b""
-        else:
-            text, newline, self.tail = (self.tail + data).rpartition(b"\n")
-            text += newline
-        if any(mark in text for mark in COMMENTS) or b"\n\n" in text or b"\n\r\n" in text:
-            text = b"".join(line for line in text.splitlines(keepends=True) if line.strip() and not _comment(line))
-        self.ready = text
-
-
-def _comment(line: bytes) -> bool:
-    return line.lstrip().startswith(COMMENTS)
-
-
-def _first_line(stream: IO[bytes], path: Path) -> str | None:
-    for line in stream:
-        if line.strip() and not _comment(line):
-            try:
-                return line.decode("utf-8").lstrip("\ufeff").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise GraphError(f"{path}: not text ({error}); an edge list is two numbers a line") from error
-    return None
-
-
-def _layout(line: str, path: Path) -> tuple[str, list[str], tuple[int, int]]:
-    """Return the separator, the fields of the first line, and which two of them are source and target."""
-    separator = next((mark for mark in "\t,; " if mark in line), None)
-    fields = [] if separator is None else [field.strip().strip('"') for field in line.split(separator)]
-    if separator is None or len(fields) < 2:
-        raise GraphError(f"{path}: expected two columns (comma, tab, semicolon or blank between); got {line[:60]!r}")
-    lowered = [field.lower() for field in fields]
-    source = next((lowered.index(name) for name in SOURCES if name in lowered), None)
-    target = next((lowered.index(name) for name in TARGETS if name in lowered), None)
+def _parquet_pair(names: list[str], columns: EdgeColumns, path: Path) -> tuple[str, str]:
+    for stated, key in ((columns.source, "graph.source_column"), (columns.target, "graph.target_column")):
+        if stated is not None and stated not in names:
+            raise GraphError(f"{key}: got {stated!r}, expected a column of {path}: {', '.join(names[:20]) or 'none'}")
+    known = next((pair for pair in PARQUET_COLUMNS if set(pair) <= set(names)), (None, None))
+    source, target = columns.source or known[0], columns.target or known[1]
     if source is None or target is None:
-        return separator, fields, (0, 1)
-    return separator, fields, (source, target)
-
-
-CHUNK_EDGES = 1 << 20
-LARGEST_EXACT = 2**53  # above, not every whole number is a float64
-MEMORY_EDGES = 10_000_000  # above, the graph is kept in the cache and opened from there
-
-
-def read_npy(
-    path: Path, *, vertices: int | None = None, symmetrise: bool = True, weights: WeightChoice = TAKEN
-) -> Graph:
-    """Read an array int32 or int64 [E, 2], a row (source, target) an edge; any order, repeats and self loops allowed.
-    An array [E, 3] of integers or floats has weights in its third column, and is always sorted in memory. ``vertices``:
-    V, default largest id + 1. Above ``MEMORY_EDGES`` rows a list without weights is sorted through files into a folder
-    in ``$SIMGNN_CACHE``, and the graph is opened memory-mapped. Raises :class:`GraphError`."""
-    try:
-        edges = read_array(path, mapped=True)
-    except ValueError as error:
-        raise GraphError(f"{path}: not a readable .npy file ({error}): is it cut off? write it again") from error
-    if edges.ndim == 2 and edges.shape[1] == 3 and edges.dtype.kind in "if":
-        return _weighted_npy(edges, path, vertices, symmetrise, weights)
-    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype not in (np.int32, np.int64):
+        found = ", ".join(names) or "none"
         raise GraphError(
-            f"{path}: an edge list must be int32 or int64 of shape [edges, 2], a row (source, target) each, or have "
-            f"weights as a third column; got {edges.dtype} of shape {list(edges.shape)}"
+            f"{path}: expected columns source and target, or src and dst; got {found}: state graph.source_column and "
+            "graph.target_column"
         )
-    if len(edges) <= MEMORY_EDGES:
-        built = assemble_edges(edges[:, 0], edges[:, 1], vertices, symmetrise, key=str(path))
-        return complete_graph(Found(path.stem, str(path), built))
-    with path.open("rb") as stream:
-        content = hashlib.file_digest(stream, "sha256").hexdigest()
-    key = hashlib.sha256(f"1 npy {content} {vertices} {symmetrise}".encode()).hexdigest()
-    folder = graph_cache() / f"{path.stem}-{key[:16]}"
-    if not folder.exists():
-        _sort_to_disk(edges, path, folder, vertices, symmetrise)
-    return open_graph(folder)
+    return str(source), str(target)
 
 
-def _weighted_npy(
-    edges: NDArray[Any], path: Path, vertices: int | None, symmetrise: bool, weights: WeightChoice
-) -> Graph:
-    with np.errstate(invalid="ignore"):  # what is no whole number is found below
-        ids = np.asarray(edges[:, :2]).astype(np.int64)
-    whole = ids == edges[:, :2]
-    if not whole.all() or (len(ids) and np.abs(ids).max() > LARGEST_EXACT):
-        wrong = float(edges[:, :2][~whole][0]) if not whole.all() else int(np.abs(ids).max())
+def _is_text(kind: pa.DataType, name: str, path: Path) -> bool:
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_string(inner) or pa.types.is_large_string(inner):
+        return True
+    if not pa.types.is_integer(kind):
+        raise GraphError(f"{path}: column '{name}' must hold integers or text; got {kind}")
+    return False
+
+
+def _edge_columns(layout: TextLayout, columns: EdgeColumns, path: Path) -> tuple[bool, int, int]:
+    """Return whether the first line is a header, and the fields of source and target."""
+    fields, stated = layout.fields, (columns.source, columns.target)
+    if len(fields) < 2:
+        got = repr(fields[0][:60]) if fields else "nothing"
+        raise GraphError(f"{path}: expected two columns (comma, tab, semicolon or blank between); got {got}")
+    if any(isinstance(column, int) for column in stated):
+        if not all(isinstance(column, int) and 1 <= column <= len(fields) for column in stated):
+            raise GraphError(
+                f"graph.source_column, graph.target_column: got {stated[0]!r} and {stated[1]!r}, expected two numbers "
+                f"from 1 to {len(fields)} for a list without a header ({path}), or two names in its header"
+            )
+        return False, int(stated[0] or 0) - 1, int(stated[1] or 0) - 1
+    lowered = [field.lower() for field in fields]
+    found: list[int | None] = []
+    for column, names, key in (
+        (columns.source, SOURCES, "graph.source_column"),
+        (columns.target, TARGETS, "graph.target_column"),
+    ):
+        if column is not None and column not in fields:
+            raise GraphError(f"{key}: got {column!r}, expected a column of {path}: {', '.join(fields[:20])}")
+        known = next((lowered.index(name) for name in names if name in lowered), None)
+        found.append(known if column is None else fields.index(str(column)))
+    if found[0] is not None and found[1] is not None:
+        return True, found[0], found[1]
+    header = not all(is_whole(field) for field in fields[:2])
+    by_number = "for a list without a header, state graph.source_column and graph.target_column by number: 1 and 2"
+    line = (layout.separator or "").join(fields)
+    if header and any(field.lstrip("+-.")[:1].isdigit() for field in fields[:2]):
         raise GraphError(
-            f"{path}: source and target must be whole numbers up to 2**53; got {wrong!r}: the columns of an array "
-            "[edges, 3] are source, target, weight"
+            f"{path}: line 1: got '{line}', expected two whole numbers, or a header whose "
+            f"names do not begin with a digit; {by_number}"
         )
-    values = edges[:, 2] if weights.used else None
-    built = assemble_edges(ids[:, 0], ids[:, 1], vertices, symmetrise, weights=values, key=str(path))
-    return complete_graph(Found(path.stem, str(path), built))
-
-
-def _sort_to_disk(edges: NDArray[Any], path: Path, folder: Path, vertices: int | None, symmetrise: bool) -> None:
-    chunks = -(-len(edges) // CHUNK_EDGES)
-
-    def chunk(number: int) -> NDArray[Any]:
-        return edges[number * CHUNK_EDGES : (number + 1) * CHUNK_EDGES]
-
-    def extremes(number: int) -> tuple[int, int]:
-        found = int(chunk(number).min()), int(chunk(number).max())
-        release_pages(edges)
-        return found
-
-    def pairs(number: int) -> NDArray[np.int64]:
-        pair = np.ascontiguousarray(chunk(number).T, dtype=np.int64)
-        release_pages(edges)
-        return pair
-
-    lowest, highest = zip(*in_order(extremes, chunks), strict=True)
-    count = vertex_count(min(lowest), max(highest), len(edges), vertices, str(path))
-    with new_folder(folder) as making:
-        stored, loops = sort_to_disk(making, count, len(edges), symmetrise, pairs, chunks)
-        what = "stored, in both directions" if symmetrise else "stored"
-        note = f"{len(edges):,} edges listed: {loops:,} self loops dropped, {stored:,} different ones {what}"
-        facts: dict[str, Any] = dict.fromkeys(("multilabel", "synthetic_features", "synthetic_labels"), False)
-        symmetric = symmetrise or stored_symmetric(making)
-        write_facts(making, name=path.stem, classes=0, symmetric=symmetric, notes=[note], **facts)
+    if header and not all(is_whole(field) for field in layout.second[:2]):
+        raise GraphError(
+            f"{path}: line 1: got '{line}', expected two whole numbers, or a header; if it "
+            f"is one, state graph.source_column and graph.target_column; {by_number}"
+        )
+    return header, 0, 1

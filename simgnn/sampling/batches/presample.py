@@ -18,6 +18,7 @@ from typing import Any
 from simgnn.errors import ConfigError
 from simgnn.graph.thread_pool import usable_threads
 from simgnn.outputs import check_output_folder
+from simgnn.outside import outside_data, read_json
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
 from simgnn.sampling.batches.epoch_file import WHAT, Part, Tally, write_part
 from simgnn.sampling.batches.plan import PLAN, SamplingPlan, WorkerEpoch
@@ -165,8 +166,8 @@ def _claim(folder: Path, settings: Mapping[str, Any], force: bool, option: str) 
 def _settings_in(folder: Path) -> dict[str, Any] | None:
     """Return the settings of the batches in ``folder``; None when it holds none."""
     try:
-        there = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        there = read_json(folder / SETTINGS, "settings of batches", remedy="sample again", error=ConfigError)
+    except ConfigError:
         return None
     return there if isinstance(there, dict) and "training_vertices" in there else None
 
@@ -207,8 +208,9 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def write_totals(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file like :func:`write_json`, but do not replace a file that covers more ``epochs``."""
     try:
-        there = int(json.loads(path.read_text(encoding="utf-8"))["epochs"])
-    except (OSError, ValueError, KeyError, TypeError):
+        with outside_data(path, "total of batches", error=ConfigError):
+            there = int(json.loads(path.read_text(encoding="utf-8"))["epochs"])
+    except ConfigError:
         there = 0
     if there <= value["epochs"]:
         write_json(path, value)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.npzfile import read_npz
+from simgnn.outside import outside_data
 from simgnn.partition.folder import write_npz
 from simgnn.program.sizes import IntArray, Route
 
@@ -123,7 +124,7 @@ def save_sizes(sizes: BatchSizes, hot_rows: int, path: Path) -> None:
 
 def load_sizes(path: Path) -> tuple[BatchSizes, int]:
     """Read sizes and hot rows from a file of :func:`save_sizes`. Raises :class:`ConfigError` for anything else."""
-    try:
+    with outside_data(path, "file of the sizes of a run's batches", remedy="prepare it again", error=ConfigError):
         arrays = read_npz(path)
 
         def route(name: str) -> Route:
@@ -139,5 +140,3 @@ def load_sizes(path: Path) -> tuple[BatchSizes, int]:
         locality = {name.removeprefix(LOCALITY): table for name, table in arrays.items() if name.startswith(LOCALITY)}
         sizes = BatchSizes(**plain, pulled=route("pulled"), cache=cache, locality=locality, parted=parted)
         return sizes, int(arrays[HOT_ROWS])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: not the sizes of a run's batches ({error}); prepare it again") from None

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
+from simgnn.outside import outside_data
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
 from simgnn.program.sizes import IntArray
 from simgnn.sampling.batches.epoch_file import Part
@@ -45,11 +46,9 @@ class FetchPlan:
     @classmethod
     def open(cls, path: Path, epochs: int) -> "FetchPlan":
         """Open the first ``epochs`` epochs of a plan. Raises :class:`ConfigError` when the plan cannot be read."""
-        try:
+        with outside_data(path / TOTALS, "fetch plan", remedy="prepare the run again", error=ConfigError):
             table = json.loads((path / TOTALS).read_text(encoding="utf-8"))
             hot_rows, digest = int(table["hot_rows"]), str(table["digest"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path / TOTALS} cannot be read ({error}): prepare the run again") from error
         return cls(path, epochs, hot_rows, 0, 0, digest)
 
     def gather(self, epoch: int, rank: int) -> GatherPart:

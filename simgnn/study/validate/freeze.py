@@ -19,6 +19,7 @@ from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.locks import LOCK
 from simgnn.model.user_layer import user_shape
 from simgnn.outputs import check_output_folder
+from simgnn.outside import outside_data
 from simgnn.partition.statistics.file import save_stats
 from simgnn.planner.prepare import STATISTICS
 from simgnn.record.result import versions
@@ -204,10 +205,8 @@ def _calibrate(suite: Suite, folder: TruthFolder, backend: Backend) -> float:
             folder.calibrating.rename(folder.profile)
         write_toml(folder.suite, suite.to_table())  # its sensitivity may be another
         backend.tell(f"continuing in {folder.root}: {how_far(folder)}")
-        try:
+        with outside_data(folder.reference, "JSON file", remedy="start over in a new folder", error=ConfigError):
             return float(json.loads(folder.reference.read_text())["canary_s"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{folder.reference} cannot be read ({error}); start over in a new folder") from error
     for entry in folder.root.iterdir():
         if entry.name != LOCK and _half_written(entry, folder):
             entry.unlink()

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from simgnn.errors import ConfigError
+from simgnn.outside import outside_data
 from simgnn.record.result import Result
 from simgnn.record.rundir import read_table, write_table
 from simgnn.seal import json_digest
@@ -162,6 +163,9 @@ def write_runs(runs: Sequence[Measured], versions: Sequence[Mapping[str, str]], 
     write_table(pa.Table.from_pylist(rows, schema=RUNS_SCHEMA.with_metadata(metadata)), path)
 
 
+RESTART = "start over in a new folder"
+
+
 def read_runs(folder: TruthFolder) -> tuple[list[Measured], list[dict[str, str]]]:
     """Read the runs of a folder and the library versions that they used. Raises :class:`ConfigError` if the runs
     changed after they were written. Earlier versions wrote no digest, and library versions to ``runs.json``."""
@@ -170,10 +174,14 @@ def read_runs(folder: TruthFolder) -> tuple[list[Measured], list[dict[str, str]]
     runs, metadata = _read(folder.runs, RUNS_SCHEMA, Measured)
     if DIGEST not in metadata:
         earlier = folder.root / EARLIER_VERSIONS
-        return runs, list(json.loads(earlier.read_text())["versions"]) if earlier.is_file() else []
-    if metadata[DIGEST].decode() != json_digest([as_row(run) for run in runs]):
-        raise ConfigError(f"{folder.runs}: the runs changed after they were measured; start over in a new folder")
-    return runs, list(json.loads(metadata[VERSIONS]))
+        if not earlier.is_file():
+            return runs, []
+        with outside_data(earlier, "JSON file", remedy=RESTART, error=ConfigError):
+            return runs, list(json.loads(earlier.read_text())["versions"])
+    if metadata[DIGEST].decode("utf-8", "replace") != json_digest([as_row(run) for run in runs]):
+        raise ConfigError(f"{folder.runs}: the runs changed after they were measured; {RESTART}")
+    with outside_data(folder.runs, "table of runs", remedy=RESTART, error=ConfigError):
+        return runs, list(json.loads(metadata[VERSIONS]))
 
 
 def read_predictions(path: Path) -> list[Prediction]:
@@ -193,10 +201,11 @@ def _read(path: Path, schema: pa.Schema, kind: type[Row]) -> tuple[list[Row], Ma
             f"{path}: got columns {table.schema.names}, expected {schema.names}; another version of simgnn wrote it"
         )
     rows = []
-    for entry in table.to_pylist():
-        case = Case(**{field.name: entry.pop(field.name) for field in fields(Case)})
-        times = Times(**{field.name: entry.pop(field.name) for field in fields(Times)})
-        if "features" in entry:
-            entry["features"] = tuple(entry["features"])
-        rows.append(kind(case=case, times=times, **entry))
+    with outside_data(path, "table of runs", remedy=RESTART, error=ConfigError):
+        for entry in table.to_pylist():
+            case = Case(**{field.name: entry.pop(field.name) for field in fields(Case)})
+            times = Times(**{field.name: entry.pop(field.name) for field in fields(Times)})
+            if "features" in entry:
+                entry["features"] = tuple(entry["features"])
+            rows.append(kind(case=case, times=times, **entry))
     return rows, table.schema.metadata or {}
