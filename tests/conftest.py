@@ -37,7 +37,7 @@ LONGEST = (
     "equality/test_cached_replicas.py", "equality/test_vertex_cut.py", "executor/testbed/test_testbed_holds.py",
     "executor/testbed/test_testbed.py", "executor/test_faults.py", "executor/test_launch.py",
     "executor/memory/test_warmup.py", "executor/minibatch/test_mini_batches.py", "extension/test_toys.py",
-    "cli/test_run.py", "study/test_published.py", "tools/test_fit_nccl_measured.py",
+    "cli/test_run.py", "api/test_notebook.py", "study/test_published.py", "tools/test_fit_nccl_measured.py",
 )  # fmt: skip
 """Files that take 15 s or more."""
 
