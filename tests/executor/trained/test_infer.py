@@ -126,3 +126,32 @@ def test_a_run_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ends with \.parquet"):
         infer_run(run, None, (), 1, "last", tmp_path / "scores.csv", QUIET)
     assert not out.exists()
+
+
+@pytest.mark.slow
+def test_weights_of_edges(tmp_path: Path) -> None:
+    plain = small_graph()
+    weights = np.random.default_rng(0).exponential(size=plain.edges)
+    graphs = {"plain": plain, "weighted": replace(plain, csr=replace(plain.csr, weights=weights))}
+    folders = {}
+    for name, graph in graphs.items():
+        save_graph(graph, tmp_path / f"{name}.graph")
+        case = Case("vanilla", "sage", "float64", (f"graph.source={tmp_path / f'{name}.graph'}",))
+        folders[name] = case.prepared(graph, tmp_path / name, 2)
+    expected = dict(zip(folders, evaluated_scores(list(folders.values()), 2, tmp_path / "ranks"), strict=True))
+
+    def scores(run: str, graph: str | None = None, *overrides: str) -> torch.Tensor:
+        source = None if graph is None else str(tmp_path / f"{graph}.graph")
+        infer_run(folders[run], source, overrides, 3, "last", tmp_path / "scores.parquet", QUIET)
+        return _table(tmp_path / "scores.parquet")[0]
+
+    assert relative_error(scores("weighted"), expected["weighted"]) <= BOUND["float64"]
+    unweighted = scores("weighted", "plain")
+    assert relative_error(unweighted, expected["weighted"]) > 1e-3
+    assert torch.equal(unweighted, scores("weighted", "weighted", "graph.weights=ignore"))
+    with pytest.raises(GraphError, match=r"trained without.*--set graph\.weights=ignore"):
+        scores("plain", "weighted")
+    assert relative_error(scores("plain", "weighted", "graph.weights=ignore"), expected["plain"]) <= BOUND["float64"]
+    with pytest.raises(ConfigError, match=r"exported modules read no weights of edges; use simgnn infer"):
+        exported_scores(folders["weighted"], "torch", *raw_data(plain), tmp_path / "model.py")
+    assert not (tmp_path / "model.py").exists()
