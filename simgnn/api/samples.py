@@ -10,7 +10,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import Graph
 from simgnn.partition.folder import check_cache
-from simgnn.planner.batch_sizes import check_training_vertices, sampling_plan
+from simgnn.planner.batch_sizes import check_batch_memory, check_training_vertices, sampling_plan
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
 from simgnn.policies.placement.store import staged_rows
@@ -48,6 +48,7 @@ def sample(
     check_training_vertices(graph)
     artifact = obtain_partition(loaded, graph, None, progress)
     plan = sampling_plan(loaded, graph, artifact.partition)
+    check_batch_memory(plan, loaded.train.epochs, asks_hosts=False)
     with progress.counting("batches", sum(map(plan.batches, range(plan.ranks))) * loaded.train.epochs) as at:
         made = presample(
             plan,

@@ -1,5 +1,6 @@
 """Scores of all vertices: the table that ``simgnn infer`` writes, and how many of the labels it predicts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,13 @@ from numpy.typing import NDArray
 from simgnn.graph.graph import MASKS, Graph
 
 
-def scores_table(scores: NDArray[Any], multilabel: bool, vertices: NDArray[np.int64]) -> pa.Table:
+def scores_table(
+    scores: NDArray[Any], multilabel: bool, vertices: NDArray[Any], class_names: Sequence[str] = ()
+) -> pa.Table:
     """Return a table with a row for each vertex: ``vertex`` (its id), ``class`` (that of the greatest score; with
     several labels a vertex a list of those whose score is above 0), ``score_0`` ... ``score_k-1``. ``scores`` [V, k];
-    ``vertices`` [V]: ids."""
+    ``vertices`` [V]: ids, numbers or text. ``class_names``: those of the classes, which become the column
+    ``class_name``."""
     classes: Any
     if multilabel:
         chosen = scores > 0
@@ -20,8 +24,11 @@ def scores_table(scores: NDArray[Any], multilabel: bool, vertices: NDArray[np.in
         classes = pa.ListArray.from_arrays(ends, pa.array(np.nonzero(chosen)[1].astype(np.int32)))
     else:
         classes = pa.array(scores.argmax(axis=1).astype(np.int32))
+    named = {}
+    if class_names and not multilabel:
+        named = {"class_name": pa.array(class_names).take(classes)}
     columns = {f"score_{place}": pa.array(np.ascontiguousarray(scores[:, place])) for place in range(scores.shape[1])}
-    return pa.table({"vertex": pa.array(vertices), "class": classes, **columns})
+    return pa.table({"vertex": pa.array(vertices), "class": classes, **named, **columns})
 
 
 def accuracies(scores: NDArray[Any], graph: Graph) -> dict[str, float | None]:

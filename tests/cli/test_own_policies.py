@@ -272,7 +272,7 @@ def test_a_file_of_statistics_imports_no_partitioner(
     assert invoke(arguments) == 2
     told = capsys.readouterr().err
     assert "partition.kind: got 'metis', but the partition in " in told
-    assert f"set partition.kind = '{other}:Stripes'" in told
+    assert f"was made with '{other}:Stripes'" in told
     assert not (tmp_path / "imported").exists()
     assert invoke([*arguments, "--set", f"partition.kind={other}:Stripes"]) == 0
     assert (tmp_path / "imported").exists()
