@@ -14,6 +14,7 @@ from simgnn.planner.batch_sizes import prepare_batches
 from simgnn.planner.directory import write_run_directory
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import Prepared
+from simgnn.progress import SILENT
 from simgnn.sampling.batches.plan import SamplingPlan, open_plan
 
 EPOCHS = 3
@@ -36,7 +37,7 @@ def batches_prepared(
     places = np.array(experiment.rank_hosts(), dtype=np.int64)
     artifact = partition_artifact(graph, experiment.partition, places, experiment.seed, cache)
     shards = shard_artifact(graph, artifact, experiment.train.dtype, cache)
-    batches = prepare_batches(experiment, graph, artifact, cache, lambda text: None)
+    batches = prepare_batches(experiment, graph, artifact, cache, SILENT)
     resolved = experiment.model_copy(update={"placement": batches.placement})
     stats = replace(artifact.stats, tables={**artifact.stats.tables, **batches.sizes.locality})
     planned = plan(resolved, stats, batches.sizes)
