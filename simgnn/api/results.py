@@ -64,7 +64,9 @@ class Outcome:
 
     def _repr_html_(self) -> str:
         table = page.table(["", "value"], result_lines(self.result), heading(self.result))
-        return table + page.bullets(qualifications(self.result))
+        limits = {} if self.result.limited_by is None else self.result.limited_by.lines()
+        told = [f"limited by {name}: {text}" for name, text in limits.items()]
+        return table + page.bullets([*told, *qualifications(self.result)])
 
 
 @dataclass(frozen=True, repr=False)

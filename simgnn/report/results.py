@@ -159,6 +159,7 @@ def figures(result: Result) -> list[dict[str, Any]]:
     """Return the figures of a result as a row of a table: plain values, units in the names, None where unknown."""
     low, high = result.epoch_s_interval or (None, None)
     validation, test = last_accuracy(result)
+    peak = fullest_memory(result.memory, "device")
     return [
         {
             "experiment": result.name,
@@ -173,7 +174,8 @@ def figures(result: Result) -> list[dict[str, Any]]:
             "epoch_high_s": high,
             "communication_s": communication_s(result),
             "traffic_bytes": traffic_bytes(result),
-            "memory_bytes": memory_bytes(result),
+            "memory_bytes": None if peak is None else peak.peak_bytes,
+            "capacity_bytes": None if peak is None else peak.capacity_bytes,
             "energy_J": result.energy_J,
             "loss": result.loss[-1] if result.loss else None,
             "validation": validation,
@@ -183,14 +185,14 @@ def figures(result: Result) -> list[dict[str, Any]]:
 
 
 def figures_by_rank(result: Result) -> list[dict[str, Any]]:
-    """Return a row for each rank: its times in a median epoch, the payload that it sends in one, its peak memory."""
+    """Return a row for each rank: its times in a median epoch, what it sends in one, what it allocates at most."""
     memory = result.peak_memory_bytes or result.buffer_bytes
     return [
         {
             "rank": rank,
             **times.model_dump(),
-            "bytes_sent": sum(result.bytes_sent[rank]) if result.bytes_sent else None,
-            "memory_bytes": memory[rank] if memory else None,
+            "traffic_bytes": None if result.traffic is None else result.traffic.total[rank],
+            "allocated_bytes": memory[rank] if memory else None,
         }
         for rank, times in enumerate(result.per_rank)
     ]

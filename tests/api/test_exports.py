@@ -27,8 +27,8 @@ SIGNATURES = {
     "list_systems": "",
     "load_experiment": EXPERIMENT,
     "make_partition": "experiment, *, ranks=None, set=None, stats=None, progress=None",
-    "run": f"{EXPERIMENT}, out=None, force=False, resume=False, progress=None",
-    "simulate": f"{EXPERIMENT}, activity=None, out=None, force=False, progress=None",
+    "run": f"{EXPERIMENT}, out=None, force=False, resume=False, log=None, progress=None",
+    "simulate": f"{EXPERIMENT}, activity=None, out=None, force=False, thorough=False, progress=None",
 }
 RESULTS = {
     "calibrate": Calibrated,

@@ -43,6 +43,8 @@ def test_figures_go_into_tables_and_a_timeline(small: Path) -> None:
     table = prediction.table()
     assert table["epoch_s"].tolist() == [result.epoch_s_median]
     assert table["loss"].dtype == float
+    assert table["traffic_bytes"].tolist() == [prediction.table("rank")["traffic_bytes"].sum()]
+    assert table["memory_bytes"].tolist() == [max(peak.peak_bytes for peak in result.memory)]
     assert prediction.table("rank")["wait_s"].tolist() == [rank.wait_s for rank in result.per_rank]
     by_epoch = prediction.table("epoch")
     assert (by_epoch["epoch"].tolist(), by_epoch["epoch_s"].tolist()) == ([1, 2, 3, 4], result.epoch_s)
@@ -53,7 +55,9 @@ def test_figures_go_into_tables_and_a_timeline(small: Path) -> None:
     assert ended / 1e3 == pytest.approx(ran["ended_s"].max() - ran["issued_s"].min(), rel=1e-9)
     assert sum(len(bar.x) for bar in figure.data if bar.name != "wait") == len(ran)
     assert {row.split()[1] for bar in figure.data for row in bar.y} == {"0", "1"}
-    assert "small: predicted on 2 ranks" in prediction._repr_html_()
+    html = prediction._repr_html_()
+    assert "small: predicted on 2 ranks" in html
+    assert "limited by" in html
     assert "small: predicted on 2 ranks" in repr(prediction)
     for wrong in (lambda: prediction.timeline(5), lambda: prediction.table("layer")):
         with pytest.raises(ConfigError, match="expected"):
