@@ -72,10 +72,12 @@ def parse_table(
 
 
 def _table_classes(annotation: Any) -> tuple[type[BaseModel], ...]:
-    """Return the classes of the tables that a field takes."""
+    """Return the classes of the tables that a field takes; none if it takes other values too, and reads them itself."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
-    return tuple(found for entry in get_args(annotation) for found in _table_classes(entry))
+    entries = [entry for entry in get_args(annotation) if entry is not type(None) and not isinstance(entry, FieldInfo)]
+    found = [_table_classes(entry) for entry in entries]
+    return tuple(one for classes in found for one in classes) if all(found) else ()
 
 
 def _parse_one_of(

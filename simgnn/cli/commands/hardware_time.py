@@ -106,7 +106,8 @@ def read_matrix(path: Path) -> list[list[int]]:
 
     Raises :class:`ConfigError` for a file without such a table.
     """
-    check_regular(path, ConfigError)
+    if path.exists():
+        check_regular(path, ConfigError)
     try:
         if path.suffix == ".npy":
             # loaded when the command runs: its help starts fast
