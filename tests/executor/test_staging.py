@@ -114,7 +114,7 @@ def test_batches_of_other_settings_or_damaged_are_refused_before_training(case: 
         PresampledBatches(case.folder, replace(case.plan, seed=6), SOURCE, 0, 1)
     with pytest.raises(ConfigError, match="expected presampled batches"):
         PresampledBatches(case.folder, case.plan, SOURCE, 0, EPOCHS + 1)
-    with pytest.raises(ConfigError, match=r"fetches.json cannot be read .* prepare the run again"):
+    with pytest.raises(ConfigError, match=r"fetches.json: cannot be read .*expected a file"):
         FetchPlan.open(tmp_path, 1)
 
 
