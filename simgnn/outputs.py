@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def check_output_folder(path: Path, option: str) -> None:
 def check_output_file(path: Path, option: str) -> None:
     """Raise :class:`ConfigError`, which names ``option``, unless the file ``path`` can be written."""
     _check(path, option, folder=False)
+
+
+def free_room(path: Path) -> str:
+    """Describe the free space of the file system that ``path`` lies on, or would lie on."""
+    there = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path("/"))
+    try:
+        return f"{shutil.disk_usage(there).free:,} bytes are free there; make room"
+    except OSError as error:
+        return f"its free space is not known ({error.strerror})"
 
 
 def make_parent(path: Path) -> None:

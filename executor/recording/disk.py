@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from simgnn.errors import BackendError
+from simgnn.outputs import free_room
 from simgnn.record.rundir import RunDirectory
 
 LATEST = "latest.json"
@@ -27,7 +28,7 @@ def writing(path: Path, draft: Path | None = None, own: tuple[type[Exception], .
         yield
     except failures as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        message = f"{path} cannot be written ({reason}); {_room(path)}"
+        message = f"{path} cannot be written ({reason}); {free_room(path)}"
         if draft is not None:
             with suppress(OSError):
                 draft.unlink()
@@ -40,7 +41,7 @@ def storage_fault(root: Path) -> str:
         return f"the run directory {root} is gone: it was deleted, moved or unmounted while the run trained"
     with suppress(OSError):
         if shutil.disk_usage(root).free < ALMOST_FULL_BYTES:
-            return f"the disk of the run directory {root} is full; {_room(root)}"
+            return f"the disk of the run directory {root} is full; {free_room(root)}"
     return ""
 
 
@@ -55,12 +56,3 @@ def remedy(checkpoints: Path) -> str:
     if (checkpoints / LATEST).is_file():
         return "Go on from its last checkpoint with --resume."
     return "It has no checkpoint (train.checkpoint_every); start it again."
-
-
-def _room(path: Path) -> str:
-    """Describe the free space of the file system that ``path`` would lie on."""
-    there = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path("/"))
-    try:
-        return f"{shutil.disk_usage(there).free:,} bytes are free there; make room"
-    except OSError as error:
-        return f"its free space is not known ({error.strerror})"

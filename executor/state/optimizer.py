@@ -71,11 +71,12 @@ class FlatOptimizer:
     def _update(self) -> None:
         # torch's functional forms: its classes import a compiler (100 MB, 1.5 s of a core) when they are made
         flat, state = self.flat.data, self._state
-        begun = self._adam and state["steps"].clone()  # each group counts the same step
+        begun = state["steps"].clone() if self._adam and len(self._groups) > 1 else None
         for number, (part, decay) in enumerate(self._groups):
             values, gradient = [flat[part]], [self.gradient[part]]
             if self._adam:
-                steps = state["steps"].copy_(begun)
+                # each group counts the same step
+                steps = state["steps"] if begun is None else state["steps"].copy_(begun)
                 adam(
                     values, gradient, [state["mean"][part]], [state["square"][part]], [], [steps], foreach=False,
                     fused=True, amsgrad=False, beta1=0.9, beta2=0.999, lr=self.rate, weight_decay=decay, eps=1e-8,

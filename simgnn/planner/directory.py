@@ -1,5 +1,6 @@
 """Writes the run directory before a backend starts: the experiment, the hardware and the plan."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from simgnn.errors import ConfigError
+from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS, kinds_in
@@ -17,7 +18,7 @@ from simgnn.hardware.profile.profile import Profile, save_profile
 from simgnn.locks import locked_folder
 from simgnn.model.spec import BUILT_IN_LAYERS
 from simgnn.model.user_layer import load_user_class
-from simgnn.outputs import check_output_folder
+from simgnn.outputs import check_output_folder, free_room
 from simgnn.planner.prepare import Prepared, with_default_cluster
 from simgnn.policy import Policy
 from simgnn.program.storage import program_digest, save_program
@@ -74,6 +75,10 @@ def write_run_directory(
             shutil.rmtree(old)
         else:
             os.replace(temporary, directory)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise BackendError(f"--out: {directory} cannot be written ({error.strerror}); {free_room(directory)}") from None
     finally:
         if temporary.exists():
             shutil.rmtree(temporary)

@@ -15,7 +15,6 @@ from unittest.mock import Mock
 import pytest
 
 from executor.launch.launcher import _reason
-from executor.recording import disk
 from executor.recording.disk import StorageError, storage_fault, writing
 from executor.recording.failure import LostPeerError, explained, write_failure
 from executor.world.environment import NO_STORAGE
@@ -142,7 +141,7 @@ def test_every_rank_says_that_the_directory_is_gone_or_the_disk_full(
     root = _run(tmp_path / "run")
     assert storage_fault(root) == ""
     assert explained(root, error) is error
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
     full = explained(root, error)
     assert isinstance(full, StorageError)
     assert full is error or "is full; 4,096 bytes are free there" in str(full)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from simgnn.errors import ConfigError
+from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.partition.local.shards import shard_artifact
@@ -161,3 +161,16 @@ def test_a_layer_that_is_not_there_is_told_before_the_graph_is_read(
     monkeypatch.setattr("simgnn.planner.prepare.read_graph", read)
     with pytest.raises(ConfigError, match=expected):
         prepare(load_experiment("vanilla", [f"model.kind={kind}"], ranks=2))
+
+
+def test_a_disk_without_room_for_the_run_directory_is_named(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(program: object, folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("simgnn.planner.directory.save_program", full)
+    out = tmp_path / "run"
+    with pytest.raises(BackendError, match=rf"--out: {out} cannot be written \(No space left .*bytes are free there"):
+        write_run_directory(prepared, out, None)
+    assert not list(tmp_path.iterdir()), "nothing half-written"
