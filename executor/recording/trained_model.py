@@ -71,6 +71,7 @@ class TrainedModel:
         """Go on after the evaluations of earlier starts of the run, whose best weights are in the folder."""
         known = [found for found in accuracy if found.validation is not None]
         self._best = max(known, key=_rank_of, default=None)
+        self._latest = accuracy[-1] if accuracy else None
 
     def finish(self, epochs: int, facts: Mapping[str, Any]) -> None:
         """Write the weights after the last epoch, and ``model.json``. ``facts``: more entries for that file."""
