@@ -69,23 +69,23 @@ def _result(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_ends_early_and_goes_on_with_more_patience(tmp_path: Path) -> None:
-    early = {case: _prepared(tmp_path / case, case, *settings) for case, (_, settings) in CASES.items()}
+@pytest.mark.parametrize("cases", [("vanilla",), pytest.param(("vanilla", "distdgl"), marks=pytest.mark.slow)])
+def test_a_run_ends_early_and_goes_on_with_more_patience(cases: tuple[str, ...], tmp_path: Path) -> None:
+    early = {case: _prepared(tmp_path / case, case, *CASES[case][1]) for case in cases}
     without = [f"{one.partition('=')[0]}=0" if "patience" in one else one for one in CASES["vanilla"][1]]
     whole = {
-        "vanilla": _prepared(tmp_path / "whole-vanilla", "vanilla", *without),
-        "distdgl": _prepared(tmp_path / "whole-distdgl", "distdgl"),
+        case: _prepared(tmp_path / f"whole-{case}", case, *(without if case == "vanilla" else [])) for case in cases
     }
     folders = list(map(str, [*early.values(), *whole.values()]))
     found = run_ranks(2, train_in_process, tmp_path / "first", folders, joined=False)
     ended = {}
-    for position, case in enumerate(CASES):
+    for position, case in enumerate(cases):
         one, other, result = found[0][position], found[1][position], _result(early[case])
         stop, every = result["early_stop"], 2 if case == "vanilla" else 1
         ended[case] = stop["epoch"]
         assert len(one["losses"]) == len(other["losses"]) == stop["epoch"] == result["epochs"] < EPOCHS
         assert len(result["epoch_s"]) == stop["epoch"]
-        assert one["losses"] == found[0][position + 2]["losses"][: stop["epoch"]], "the same epochs as without"
+        assert one["losses"] == found[0][position + len(cases)]["losses"][: stop["epoch"]], "the same epochs as without"
         assert stop["epoch"] - stop["best_epoch"] == every * CASES[case][0] == every * stop["evaluations"]
         known = {each["epoch"]: each["validation"] for each in result["accuracy"]}
         assert stop["best_validation"] == known[stop["best_epoch"]] == max(known.values())
@@ -102,9 +102,9 @@ def test_a_run_ends_early_and_goes_on_with_more_patience(tmp_path: Path) -> None
         extend_run(folder, _with(folder, patience=0), QUIET)
         assert not (folder / "result.json").exists(), case
     again = run_ranks(2, train_in_process, tmp_path / "again", list(map(str, early.values())), None, True, joined=False)
-    for position, case in enumerate(CASES):
-        assert again[0][position]["losses"] == found[0][position + 2]["losses"], case
-        assert torch.equal(again[0][position]["parameters"], found[0][position + 2]["parameters"]), case
+    for position, case in enumerate(cases):
+        assert again[0][position]["losses"] == found[0][position + len(cases)]["losses"], case
+        assert torch.equal(again[0][position]["parameters"], found[0][position + len(cases)]["parameters"]), case
         assert len(again[0][position]["gradients"]) % (EPOCHS - ended[case]) == 0, "only epochs after the stop"
         rows = list(csv.DictReader((early[case] / "losses.csv").open()))
         assert [int(row["epoch"]) for row in rows] == list(range(1, EPOCHS + 1)), case
