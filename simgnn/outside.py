@@ -42,6 +42,14 @@ def check_regular(path: Path, error: type[SimgnnError] = GraphError) -> None:
         raise error(f"{path}: is a {kind}, expected a regular file: copy the data into one")
 
 
+def expanded(text: str) -> Path:
+    """Return the path ``text`` with ``~`` replaced by the home folder; where there is none, as it is written."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # no user of that name
+        return Path(text)
+
+
 def shown_path(path: Path | str) -> str:
     """Format a path for a message: characters that cannot be printed, such as a zero byte, are escaped."""
     text = str(path)

@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from simgnn.errors import ConfigError
-from simgnn.outside import check_regular, reason_of
+from simgnn.outside import check_regular, expanded, reason_of
 from simgnn.spelling import nearest
 
 Table = dict[str, Any]
@@ -121,7 +121,7 @@ def _parent(label: str, folder: Path, parent: object, find: Callable[[str], Path
     found = find(parent)
     if found is not None:
         return found
-    path = folder / Path(parent).expanduser()
+    path = folder / expanded(parent)
     if not path.is_file():
         systems = f"a shipped system ({', '.join(known)})" if known else "a shipped system"
         raise ConfigError(

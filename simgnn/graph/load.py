@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from simgnn.errors import GraphError
 from simgnn.graph.graph import MASKS, CentredRows, Graph
 from simgnn.memory import check_memory
-from simgnn.outside import check_regular, outside_data
+from simgnn.outside import check_regular, expanded, outside_data
 from simgnn.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _read(
     symmetrise = bool(given.get("symmetrise", True))
     if prefix == "ogb" and rest:
         _refuse(given, (*SIZES, *EDGE_COLUMNS), source)
-        roots = _candidates(Path(given.get("root", "dataset")).expanduser(), base)
+        roots = _candidates(expanded(given.get("root", "dataset")), base)
         with progress.waiting(f"reading {rest}"):
             return ogb.read_ogb(rest, roots, symmetrise=symmetrise, weights=weights, types=types)
     _refuse(given, ("root",), source)
@@ -237,7 +237,7 @@ def _candidates(path: Path, base: Path | None) -> list[Path]:
 def _find(text: str, base: Path | None, key: str = "graph.source") -> Path:
     if "\0" in text:
         raise GraphError(f"{key}: got {text!r}, expected a path without a zero byte")
-    tried = _candidates(Path(text).expanduser(), base)
+    tried = _candidates(expanded(text), base)
     for candidate in tried:
         if candidate.is_dir():
             return candidate

@@ -12,6 +12,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.graph.load import load_graph
 from simgnn.model.user_layer import user_shape
+from simgnn.outside import expanded
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.make_plan import Planned, check_trains, plan
@@ -127,7 +128,7 @@ def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experim
     # Numba: loaded when a graph is prepared
     from simgnn.partition.statistics.file import load_stats
 
-    path = Path(experiment.graph.source.removeprefix(STATISTICS)).expanduser()
+    path = expanded(experiment.graph.source.removeprefix(STATISTICS))
     stats = load_stats(path if path.is_absolute() or base is None else base / path)
     experiment, stats = _with_its_partition(experiment, stats, path)
     cluster = experiment.cluster

@@ -110,6 +110,7 @@ SOURCES: dict[str, tuple[str, Make, str]] = {
     ),
     "an id of 5,000 digits": ("g.csv", lambda path: path.write_text(f"0,{'9' * 5000}\n"), "not an edge list"),
     "no line ends": ("g.csv", lambda path: path.write_bytes(b"7" * (70 << 20)), "expected a table"),
+    "a home of nobody": ("~nobody-at-all/g.csv", lambda path: None, "graph.source: "),
     "a damaged folder": ("saved", lambda path: path.mkdir(), "expected graph.json"),
 }
 
@@ -170,6 +171,7 @@ TOML = {
     "a number longer than any": f"seed = {'9' * 4_000}\n",
     "a long number in base 16": f"seed = 0x{'f' * 5_000}\n",
     "a zero byte in a path": '[graph]\nsource = "a\\u0000.csv"\n',
+    "a parent in a home of nobody": 'extends = "~nobody-at-all/e.toml"\n',
     "a zero byte in a key": '"a\\u0000b" = 1\n',
     "a zero byte in a parent": 'extends = "a\\u0000b"\n',
     "a zero byte in a profile": '[hardware]\nprofile = "./a\\u0000b.toml"\n',

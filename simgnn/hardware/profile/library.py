@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from simgnn.errors import HardwareError
+from simgnn.outside import expanded
 from simgnn.spelling import nearest
 
 SUFFIX = ".toml"
@@ -34,7 +35,7 @@ def known_profiles() -> dict[str, Path]:
 
 def find_profile(name: str) -> Path:
     """Return the file of a profile by path or name. Raises :class:`HardwareError` that lists the known names."""
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_file():
         return path
     known = known_profiles()

@@ -12,6 +12,7 @@ from pathlib import Path
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.experiment.slots import SLOTS
+from simgnn.outside import expanded
 from simgnn.schema_faults import validated
 from simgnn.spelling import nearest
 from simgnn.study.cases import Case, case_experiment
@@ -35,7 +36,7 @@ SET_BY_SUITE: Mapping[tuple[str, ...], str] = {
 
 def find_suite(argument: str | Path) -> Path:
     """Return the file of a suite, given by path or name. Raises :class:`ConfigError` that lists the shipped names."""
-    path = Path(argument).expanduser()
+    path = expanded(str(argument))
     shipped = {found.stem: found for found in sorted(SUITES.glob("*.toml"))}
     if path.is_file():
         return path
