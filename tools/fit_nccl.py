@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from simgnn.analysis.left_out.collectives import predicted_from
 from simgnn.analysis.nccl.law import LARGE_BYTES, fit_law
 from simgnn.analysis.nccl.measured_tables import (
     CARRIED_BANDS,
@@ -29,8 +30,7 @@ from simgnn.analysis.nccl.measured_tables import (
 )
 from simgnn.analysis.nccl.profile_entries import Fitted, Score, fit_scope, interpolation, left_out, points
 from simgnn.errors import HardwareError, SimgnnError
-from simgnn.hardware.price.collectives import bus_seconds, choose_collective, hops, joined
-from simgnn.hardware.profile.communication import Backend, Choice, Collective, Message
+from simgnn.hardware.profile.communication import Choice, Collective
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.hardware.profile.quantities import Bandwidth, Duration, Points, Strict
 
@@ -74,24 +74,9 @@ def predict_left_out(tables: Sequence[Table], table: Table) -> Floats:
     """Predict the seconds [n] of a table's sizes from all-reduces of the same machine with other rank counts."""
     own = [one for one in tables if one.gpu == table.gpu]
     rest = [one for one in own if one.collective != "all_reduce" or one.ranks != table.ranks]
-    mine = [one for one in rest if (one.collective, one.scope) == ("all_reduce", table.scope)]
-    if not mine:
+    if not any((one.collective, one.scope) == ("all_reduce", table.scope) for one in rest):
         raise HardwareError(f"{table.name}: no other rank count of its machine and scope to predict it from")
-    fitted = fit_scope(mine, fit_law(rest, table.scope))
-    message = Message(floor=Duration.of(0.0, "assumed"))
-    backend = Backend(message=message, collectives=fitted.entries, choices=fitted.choices)
-
-    def seconds(entry: Collective, nbytes: float) -> float:
-        assert entry.hop is not None
-        hopping = hops(entry, table.ranks, nbytes) * entry.hop.value
-        return entry.floor.value + hopping + bus_seconds(entry, table.ranks, table.ranks_per_host, nbytes)
-
-    predicted = []
-    for nbytes in table.nbytes.tolist():
-        chosen, exact = choose_collective(backend, "nccl", "allreduce", table.ranks, table.scope == "cluster", nbytes)
-        parts = joined(backend, chosen, exact, nbytes)
-        predicted.append(sum(share * seconds(entry, nbytes) for entry, share in parts))
-    return np.array(predicted)
+    return predicted_from(rest, table)
 
 
 def fit_messages(table: Table) -> tuple[Duration, Bandwidth, Points]:

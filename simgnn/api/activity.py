@@ -1,5 +1,6 @@
 """Loads the decisions and the accuracy of a recorded run for a simulation (``--activity RUNDIR``)."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from simgnn.record.activity import decisions_in
 from simgnn.record.result import Accuracy
 from simgnn.tomlfile import leaves
 
+RECORDED = "runs/recorded"
 ELSEWHERE = "the accuracy of {} is that of training on another partition ({} ranks), on which what is learned depends"
 UNNAMED = (
     "the statistics file does not say which partition it was counted from (it was written by hand or by an earlier "
@@ -44,9 +46,9 @@ def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
     return tuple(result.accuracy or ())
 
 
-def find_activity(prepared: Prepared, root: Path | None) -> Replay:
+def find_activity(prepared: Prepared, root: Path | None, command: Sequence[str] = ()) -> Replay:
     """Return the decisions for a simulation (those of the run in ``root``, and those that the policy alone determines)
-    and the run's accuracy.
+    and the run's accuracy. ``command``: words of the command that records such a run, up to ``--out``.
 
     Raises :class:`ConfigError` if decisions are needed and no run is named, or it failed or is of another experiment.
     """
@@ -58,8 +60,9 @@ def find_activity(prepared: Prepared, root: Path | None) -> Replay:
             return Replay(scheduled, False)
         raise ConfigError(
             f"freshness.kind = '{experiment.freshness.label}': what is sent ('{wanted[0]}' and {len(wanted) - 1} more "
-            "decisions) depends on values that only training produces; record it with `simgnn run EXPERIMENT --out "
-            "DIR`, then simulate with `--activity DIR`"
+            f"decisions) depends on values that only training produces. Record it once with "
+            f"`{shlex.join([*(command or ('simgnn', 'run', experiment.name)), '--out', RECORDED])}` (of any number of "
+            f"ranks), then add `--activity {RECORDED}`."
         )
     accuracy, name = check_run(experiment, root), root.resolve().name
     there, origin = recorded_plan(root), prepared.stats.origin

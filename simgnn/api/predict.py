@@ -1,5 +1,6 @@
 """Predicts an experiment by simulation, and writes the run directory of a prediction."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -119,10 +120,12 @@ def predict(
     counted: Path | None = None,
     limits: bool = True,
     thorough: bool = False,
+    record: Sequence[str] = (),
 ) -> Prediction:
     """Simulate an experiment on its profile (or on ``chosen``), with the decisions of the run in ``activity``, and with
     batches of the sizes in ``counted``. ``limits``: find what limits it, which takes a few more simulations;
-    ``thorough``: also where these take long. Raises :class:`ConfigError` for layers that declare no cost."""
+    ``thorough``: also where these take long. ``record``: words of the command that records such a run, for the error
+    message if one is needed. Raises :class:`ConfigError` for layers that declare no cost."""
     chosen = chosen or known_profile(experiment)
     chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
     if activity is not None:
@@ -134,7 +137,7 @@ def predict(
     threads = experiment.hardware.threads_per_rank
     machine = Machine.place(chosen.profile, prepared.experiment.rank_hosts(), None if threads == "auto" else threads)
     with reported(getattr(experiment, slot) for slot in SLOTS):
-        found = find_activity(prepared, activity)
+        found = find_activity(prepared, activity, record)
         progress.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
         again = _simulation_of(prepared, found, threads)
         simulation = again.simulate(machine, experiment.train.epochs)
@@ -197,8 +200,9 @@ def _check_machine(experiment: Experiment, profile: Profile) -> None:
     machine = Machine.place(profile, with_default_cluster(experiment, default_cluster(profile)).rank_hosts())
     if sampling is not None:
         for primitive in {work.primitive for work in sampling.drawing(len(sampling.fanouts))}:
-            for name in dict.fromkeys(machine.types):
-                choose_level(profile.devices[name], name, primitive, 1, 1)
+            for rank in dict(zip(machine.types, range(machine.ranks), strict=True)).values():
+                worker = machine.worker(rank, primitive, 1)
+                choose_level(worker.device, worker.name, primitive, 1, machine.threads_per_rank[rank])
 
 
 def write_prediction(prediction: Prediction, out: Path, force: bool = False) -> Path:

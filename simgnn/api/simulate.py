@@ -1,6 +1,6 @@
 """Predicts an experiment on a hardware profile."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,15 @@ def simulate(
     force: bool = False,
     thorough: bool = False,
     progress: Progress | Callable[[str], None] | None = None,
+    record: Sequence[str] = (),
 ) -> Prediction:
     """Predict how long an experiment takes, what it sends and how much memory it needs; loads no torch.
 
     ``experiment``, ``hardware``, ``ranks``, ``epochs``, ``set``: as in :func:`simgnn.load_experiment`; without a
     profile, this machine's last calibration. ``activity``: a run whose decisions are replayed. ``out``: run directory
     to write, ``force``: also in place of an earlier one. ``thorough``: check what limits the epoch also where
-    that takes many simulations. ``progress`` gets lines of text, as ``print`` does.
+    that takes many simulations. ``progress`` gets lines of text, as ``print`` does. ``record``: words of the command
+    that the error message names where a recorded run is missing; default: that of the experiment by its name.
 
     If memory runs out, ``result.status`` is "oom" and there are no times. Raises
     :class:`~simgnn.errors.SimgnnError` for what cannot be predicted."""
@@ -37,7 +39,7 @@ def simulate(
     recorded, directory = path_of(activity, "--activity"), path_of(out, "--out")
     if directory is not None:
         check_free(directory, force)
-    prediction = predict(loaded, progress_of(progress), activity=recorded, thorough=thorough)
+    prediction = predict(loaded, progress_of(progress), activity=recorded, thorough=thorough, record=record)
     if directory is None:
         return prediction
     return replace(prediction, directory=write_prediction(prediction, directory, force))

@@ -123,6 +123,8 @@ class Primitive:
     """Whether the work is a copy: each byte of the feature ``bytes`` is read from memory and written to memory."""
     optional: bool = False
     """Whether only some policies need this primitive. A profile without a curve of it serves all other policies."""
+    on_host: bool = False
+    """Whether a thread of the host's CPU does the work, also for ranks on GPUs; more threads do not make it faster."""
     stand_in: Callable[[Sizes], tuple[StandIn, ...]] | None = None
     """Function from sizes to other work whose total time is the price on a device without a curve of this primitive.
     Results that depend on such a price report it as assumed."""
@@ -308,6 +310,7 @@ SAMPLE = Primitive(
     ranged=("edges",),
     sweep={"vertices": _ROWS, "degree": _DEGREES, "edges": lambda s: s["degree"] * s["vertices"]},
     optional=True,
+    on_host=True,
 )
 ATTENTION_SCORES = Primitive(
     name="attention_scores",

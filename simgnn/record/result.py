@@ -190,8 +190,8 @@ class Result(_Table):
         stood_in = [name for name in self.assumed if name != WEIGHTED_SUMS]
         if stood_in:
             lines.append(
-                f"assumed: '{self.hardware}' has no measurement of {', '.join(stood_in)}: sums and passes stand in "
-                "for them, by which epochs came out up to 28 % too short; run `simgnn calibrate` (without --quick)"
+                f"assumed: '{self.hardware}' has no measurement of {', '.join(stood_in)}: other work, or another "
+                "machine's times scaled by clock and copy rate, stand in; run `simgnn calibrate` (without --quick)"
             )
         if WEIGHTED_SUMS in self.assumed:
             lines.append(

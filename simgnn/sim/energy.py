@@ -25,7 +25,8 @@ def track_energy(
     silent = dict.fromkeys(machine.types[where[0]] for where in ranks.values() if None in machine.power(where[0]))
     if silent:
         name = next(iter(ranks)) if len(ranks) == 1 else f"{len(ranks)} devices"
-        why = f"the hardware profile does not tell idle and active power of {', '.join(silent)}"
+        keys = [f"devices.{kind}.idle_power and devices.{kind}.active_power" for kind in silent]
+        why = f"the hardware profile does not state both powers of {', '.join(silent)}: set {', '.join(keys)}"
         everyone = list(range(machine.ranks))
         return (EnergyFigure(part="device", name=name, host=None, ranks=everyone, status="unavailable", source=why),)
     numbers = {name: number for number, name in enumerate(ranks)}

@@ -1,5 +1,6 @@
 """Time of a single op, simulated as a program that contains only this op."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
@@ -7,8 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import HardwareError
+from simgnn.hardware.price.collectives import find_collective
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import Question, Told, numbers_behind
+from simgnn.hardware.price.uncertainty import saturation
+from simgnn.hardware.profile.error_model import QUANTILE, combined
 from simgnn.limits import MAX_PAIRED_RANKS
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work
@@ -17,14 +21,15 @@ from simgnn.program.sizes import Route, SizeTable
 from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.shared_processors import ranks_at_work
 from simgnn.sim.simulate import simulate
-from simgnn.sim.spread.intervals import QUANTILE
 
 
 @dataclass(frozen=True)
 class OpTime:
     """Time of one op. ``per_rank_s`` [P]: from the common start until each rank ends; ``seconds``: until the last ends.
-    ``interval_s``: 90 % log-normal interval, with the largest ``spread`` of ``numbers``, the profile's numbers that the
-    time depends on (None: none has a spread)."""
+    ``interval_s``: 90 % log-normal interval (None: no number has a spread). It combines the largest spread that the
+    profile's ``numbers`` behind the time state, that of assumed numbers, each for its part of the time, and that of the
+    distance from what was measured. Where more ranks of a host than were measured share network cards, it begins at
+    cards that scale and ends at cards that are saturated."""
 
     seconds: float
     per_rank_s: NDArray[np.float64]
@@ -48,9 +53,10 @@ def time_op(question: Question, machine: Machine) -> OpTime:
     ended = np.zeros(machine.ranks)
     np.maximum.at(ended, simulation.columns["rank"], simulation.columns["ended_s"])
     numbers = numbers_behind(question, machine, ranks_at_work(machine), _crossed(question, machine))
-    spread = max((told.spread for told in numbers if told.spread is not None), default=None)
     seconds = float(ended.max())
-    around = None if spread is None else (seconds * exp(-QUANTILE * spread), seconds * exp(QUANTILE * spread))
+    spread = _spread(numbers, _delay_s(question, machine) / seconds if seconds else 0.0)
+    longest = seconds + _saturation_s(question, machine)
+    around = None if spread is None else (seconds * exp(-QUANTILE * spread), longest * exp(QUANTILE * spread))
     return OpTime(seconds, ended, around, spread, bool(simulation.extrapolated), tuple(numbers))
 
 
@@ -82,6 +88,40 @@ def one_op_program(question: Question, machine: Machine) -> Program:
         sizes=SizeTable(ranks, {}, routes),
         hosts=machine.hosts,
     )
+
+
+def _spread(numbers: Sequence[Told], delay: float) -> float | None:
+    """Combine the spreads of numbers; ``delay``: share of the op's time that passes before bytes flow."""
+    whole = max((told.spread for told in numbers if told.spread is not None and told.effect is None), default=None)
+    parts = {
+        effect: share * max((told.spread or 0.0 for told in numbers if told.effect == effect), default=0.0)
+        for effect, share in (("delay", min(delay, 1.0)), ("rate", max(1.0 - delay, 0.0)), ("distance", 1.0))
+    }
+    return combined(whole, *(part or None for part in parts.values()))
+
+
+def _delay_s(question: Question, machine: Machine) -> float:
+    """Seconds of a communication that pass before its bytes flow."""
+    moves, everyone = question.form.moves, range(machine.ranks)
+    if moves not in ("collective", "send", "exchange") or machine.ranks < 2:
+        return 0.0
+    if moves == "collective":
+        return machine.collective(question.op, question.backend, question.sizes.get("bytes", 0), everyone).latency_s
+    one, other = (question.sizes["from"], question.sizes["to"]) if moves == "send" else (0, machine.ranks - 1)
+    latency = machine.message(one, other, 0, question.backend).latency_s
+    if moves == "send":
+        return latency
+    call = machine.call("exchange", question.backend, everyone)
+    return latency + call.floor_s + call.hop_s * (machine.ranks - 1)
+
+
+def _saturation_s(question: Question, machine: Machine) -> float:
+    """Seconds that the op takes longer if network cards of a host are saturated by the ranks that were measured."""
+    if question.form.moves != "collective" or machine.ranks < 2:
+        return 0.0
+    everyone, nbytes = range(machine.ranks), float(question.sizes.get("bytes", 0))
+    entry, _ = find_collective(machine, question.op, question.backend, everyone, nbytes)
+    return saturation(entry, machine.ranks, machine.least_ranks_per_host(everyone), nbytes)
 
 
 def _crossed(question: Question, machine: Machine) -> list[int]:

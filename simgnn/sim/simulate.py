@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from simgnn.errors import BackendError
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.work import stand_in_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
@@ -47,7 +46,7 @@ class Simulation:
     - ``status``: "oom" when memory runs out (``memory.out_of_memory``); times are then those of a machine with enough;
     - ``extrapolated``: names of ops that were priced outside the measured range; ``bundled``: names of ops whose
       messages were simulated in bundles (:mod:`simgnn.sim.network.message_bundles`);
-    - ``assumed``: primitives that the profile does not measure and that were priced by other primitives;
+    - ``assumed``: primitives that the profile does not measure and that were priced by other primitives or machines;
     - ``copied``: stretches of fast-forwarded epochs, as (first epoch, number of epochs); ``events``: how many events
       were simulated for the others, which the time that the simulation takes grows with.
     """
@@ -192,7 +191,7 @@ def simulate(
         status="ok" if memory.out_of_memory is None else "oom",
         message="" if memory.out_of_memory is None else str(memory.out_of_memory),
         extrapolated=tuple(sorted(engine.pricer.flagged)),
-        assumed=tuple(name for name in primitives if any(stand_in_of(device, name) is not None for device in types)),
+        assumed=tuple(name for name in primitives if machine.stands_in(name)),
         # a device of which no curve was measured
         uncalibrated=any(all(curve.source != "measured" for curve in device.curves) for device in types),
         bundled=tuple(sorted(engine.pricer.bundled)),

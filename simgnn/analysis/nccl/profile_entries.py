@@ -210,6 +210,7 @@ def _entry(pieces: Sequence[_Piece]) -> Collective:
             "fill": format_quantity(rounded(law.fill), "ratio") if law.fill else None,
             "own_spread": spread_steps(rows[0].nbytes, logs, (low, high)) if len(pieces) == 1 else None,
             "ranks": tuple(sorted({part.ranks for part in rows})),
+            "ranks_per_host": tuple(sorted({part.ranks_per_host for part in rows})) if law.scope == "cluster" else None,
         }
     )
 

@@ -1,9 +1,14 @@
 """``simgnn simulate``: predict an experiment on a hardware profile, without loading torch."""
 
+from collections.abc import Sequence
+
 import typer
 
 from simgnn.cli import options as opt
 from simgnn.cli.tables.console import Reporter
+
+RECORDING_RANKS = 2
+"""Ranks of a run that records decisions, where the command states none: any machine can start as many."""
 
 
 def command(
@@ -28,8 +33,17 @@ def command(
     from simgnn.api.simulate import simulate
     from simgnn.cli.tables.one_result import show_result
 
+    record = _recording(experiment, overrides or (), ranks, epochs)
     reporter = Reporter(quiet=as_json)
-    prediction = simulate(loaded, activity=activity, out=out, force=force, thorough=verbose, progress=reporter)
+    prediction = simulate(loaded, activity=activity, out=out, force=force, thorough=verbose, progress=reporter, record=record)
     show_result(prediction.result, as_json, prediction.directory, verbose)
     if prediction.result.status == "oom":
         raise typer.Exit(3)
+
+
+def _recording(experiment: str, overrides: Sequence[str], ranks: int | None, epochs: int | None) -> list[str]:
+    """Return the words of the command that trains the same experiment on this machine, whatever the hardware."""
+    kept = [given for given in overrides if not given.strip().startswith(("cluster.", "hardware."))]
+    words = ["simgnn", "run", experiment, "--ranks", str(ranks or RECORDING_RANKS)]
+    words += [word for given in kept for word in ("--set", given)]
+    return words + ([] if epochs is None else ["--epochs", str(epochs)])

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.collectives import price_call, price_collective
 from simgnn.hardware.price.messages import Path, price_message
-from simgnn.hardware.price.work import price_work
+from simgnn.hardware.price.unmeasured import Worker, worker_of
+from simgnn.hardware.price.work import price_work, stand_in_of
 from simgnn.hardware.profile.communication import Backend
 from simgnn.hardware.profile.devices import Device
 from simgnn.hardware.profile.profile import Profile
@@ -73,6 +74,7 @@ class Machine:
     links: tuple[Link, ...] = field(repr=False)
     _paths: dict[tuple[int, int, str], Path] = field(default_factory=dict, init=False, repr=False)
     _ends: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False)
+    _workers: dict[tuple[str, str | None, str, int, int], Worker] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def place(cls, profile: Profile, hosts: Sequence[int], threads_per_rank: int | None = None) -> Self:
@@ -177,21 +179,42 @@ class Machine:
         seconds, flags, spread = np.zeros(self.ranks), np.zeros(self.ranks, dtype=bool), np.full(self.ranks, np.nan)
         table = {name: np.full(self.ranks, size, dtype=np.float64) for name, size in sizes.items()}
         profile = None if locality is None else np.broadcast_to(locality, (self.ranks, np.shape(locality)[-1]))
-        for (kind, threads, at_once), ranks in self._classes.items():
+        for (_, threads, at_once), ranks in self._classes.items():
             part = {name: size[ranks] for name, size in table.items()}
             local = None if profile is None else profile[ranks]
             count = at_once if concurrency is None else concurrency
-            prices = price_work(self.profile.devices[kind], kind, primitive, part, local, count, threads)
+            name, device, _ = self.worker(int(ranks[0]), primitive, count)
+            prices = price_work(device, name, primitive, part, local, count, threads)
             seconds[ranks], flags[ranks] = prices.seconds, prices.extrapolated
             spread[ranks] = np.nan if prices.spread is None else prices.spread
         return seconds, flags, spread
 
+    def worker(self, rank: int, primitive: str, concurrency: int) -> Worker:
+        """Return the device whose curves price a primitive on ``rank`` while ``concurrency`` ranks work at once: its
+        own, else its host's CPU or another machine's (:mod:`simgnn.hardware.price.unmeasured`). Cached."""
+        kind, cpu, threads = self.types[rank], self._host(rank).cpu, self.threads_per_rank[rank]
+        key = kind, cpu, primitive, concurrency, threads
+        if key not in self._workers:
+            beside = None if cpu is None else (cpu, self.profile.devices[cpu])
+            self._workers[key] = worker_of(self.profile.devices[kind], kind, beside, primitive, concurrency, threads)
+        return self._workers[key]
+
+    def stands_in(self, primitive: str) -> bool:
+        """Return whether other work, or another machine's curve, prices a primitive on any rank."""
+        workers = [self.worker(int(ranks[0]), primitive, 1) for ranks in self._classes.values()]
+        return any(worker.origin or stand_in_of(worker.device, primitive) is not None for worker in workers)
+
+    def _host(self, rank: int) -> Host:
+        return self.profile.topology.host_names()[self.hosts[rank]][1]
+
     @cached_property
-    def _classes(self) -> Mapping[tuple[str, int, int], NDArray[np.int64]]:
-        """Ranks grouped by what determines their curve: device type, threads, ranks on the device."""
-        groups: dict[tuple[str, int, int], list[int]] = {}
+    def _classes(self) -> Mapping[tuple[tuple[str, str | None], int, int], NDArray[np.int64]]:
+        """Ranks grouped by what determines their curve: types of device and host CPU, threads, ranks on the device."""
+        groups: dict[tuple[tuple[str, str | None], int, int], list[int]] = {}
+        hosts = [host for _, host in self.profile.topology.host_names()]
         for rank in range(self.ranks):
-            key = self.types[rank], self.threads_per_rank[rank], self.concurrency(rank)
+            kinds = self.types[rank], hosts[self.hosts[rank]].cpu
+            key = kinds, self.threads_per_rank[rank], self.concurrency(rank)
             groups.setdefault(key, []).append(rank)
         return {key: np.array(ranks, dtype=np.int64) for key, ranks in groups.items()}
 
@@ -208,6 +231,10 @@ class Machine:
             host: None if None in cores.values() else sum(each.value for each in cores.values() if each is not None)
             for host, cores in found.items()
         }
+
+    def least_ranks_per_host(self, members: Sequence[int]) -> int:
+        """Return the number of these ranks on the host that has the fewest of them."""
+        return min(Counter(self.hosts[rank] for rank in members).values(), default=1)
 
     def memory_bytes(self, rank: int) -> float:
         """Return the memory of the device of ``rank``, which all ranks on the device share."""

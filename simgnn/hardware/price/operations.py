@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, permutations
-from math import hypot, isfinite
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -12,8 +12,17 @@ import numpy as np
 from simgnn.errors import ConfigError, HardwareError
 from simgnn.hardware.price.collectives import find_collective
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.work import choose_level, stand_in_of
+from simgnn.hardware.price.uncertainty import (
+    Effect,
+    assumed_spread,
+    call_spread,
+    curve_spread,
+    effect_of,
+    stand_in_spread,
+)
+from simgnn.hardware.price.work import choose_level, features, stand_in_of
 from simgnn.hardware.primitives import COPY, LARGEST, PRIMITIVES, SIZES, SPMM, Primitive
+from simgnn.hardware.profile.error_model import combined
 from simgnn.hardware.profile.profile import Profile
 from simgnn.hardware.profile.quantities import SOURCES, Source, sourced
 from simgnn.limits import MAX_RANKS
@@ -202,11 +211,15 @@ def spread_ranks(profile: Profile, ranks: int, per_host: int | None = None) -> t
 
 
 class Told(NamedTuple):
-    """A number of the profile that a price depends on: key, source and relative standard deviation."""
+    """A number of the profile that a price depends on: key, source and relative standard deviation.
+
+    ``effect``: of an assumed number, whose spread the error model states, the part of the op's time that it determines;
+    None: the spread is that of the whole time."""
 
     key: str
     source: Source
     spread: float | None
+    effect: Effect | None = None
 
 
 def numbers_behind(
@@ -230,11 +243,10 @@ def numbers_behind(
         whole = question.op == "barrier" or any(number.key.endswith(".bus_bandwidth") for number in found)
         if form.moves != "collective" or not whole:
             name, library = machine.backend(question.backend)
-            found += _table(f"backends.{name}.message", library.message) + _table(
-                f"backends.{name}.ports", library.ports
-            )
+            found += _table(f"backends.{name}.message", library.message, name)
+            found += _table(f"backends.{name}.ports", library.ports, name)
             routes = [machine.route(i, j, question.backend) for i, j in _pairs(question, machine.ranks)]
-            found += _links(machine, [link for route in routes for link in route.links])
+            found += _links(machine, [link for route in routes for link in route.links], name)
     return list({number.key: number for number in found}.values())
 
 
@@ -246,31 +258,34 @@ def weakest(numbers: Sequence[Told]) -> Source | None:
 def _curves(primitive: Primitive, sizes: Mapping[str, int], machine: Machine, at_once: Sequence[int]) -> list[Told]:
     """The curve that prices the work on each kind of device. Where other work stands in for a curve, it is assumed."""
     found = []
-    for rank, kind in enumerate(machine.types):
+    for rank in range(machine.ranks):
+        kind, device, origin = machine.worker(rank, primitive.name, at_once[rank])
         key = f"devices.{kind}.curves.{primitive.name}"
-        stand_in = stand_in_of(machine.device(rank), primitive.name)
+        stand_in = stand_in_of(device, primitive.name)
         if stand_in is not None:
             pieces = stand_in({name: np.array(float(size)) for name, size in sizes.items()})
             names = " and ".join(dict.fromkeys(name for name, _ in pieces))
-            found.append(Told(f"{key} (none: as {names})", "assumed", None))
+            found.append(Told(f"{key} (none: as {names})", "assumed", stand_in_spread(device.kind, primitive.name)))
             continue
         threads = machine.threads_per_rank[rank]
-        curve = choose_level(machine.device(rank), kind, primitive.name, at_once[rank], threads).curve
+        curve = choose_level(device, kind, primitive.name, at_once[rank], threads).curve
         # the error of the curve, and the deviation of one execution from the mean of many
-        deviations = [share for share in (curve.spread, curve.jitter, curve.drift) if share is not None]
-        spread = hypot(*deviations) if deviations else None
-        found.append(Told(f"{key} ({curve.concurrency} x {curve.threads})", curve.source, spread))
+        spread = combined(
+            curve_spread(device.kind, curve, features(primitive.name, sizes), sizes), curve.jitter, curve.drift
+        )
+        where = f"none: from {origin}" if origin else f"{curve.concurrency} x {curve.threads}"
+        found.append(Told(f"{key} ({where})", curve.source, spread))
     return found
 
 
-def _links(machine: Machine, positions: Sequence[int]) -> list[Told]:
-    """Numbers of the kinds of links at these positions of ``machine.links``."""
+def _links(machine: Machine, positions: Sequence[int], library: str | None = None) -> list[Told]:
+    """Numbers of the kinds of links at these positions of ``machine.links``, for messages of a library."""
     network, described = machine.network, machine.profile.links
     names = {id(link): name for name, link in described.items()}
     kinds = {edge["link"]: names[id(edge["type"])] for _, _, edge in network.graph.edges(data=True)}
     kinds |= {position: names[id(link)] for position, link in network.loops.values()}
     used = dict.fromkeys(kinds[position] for position in positions)
-    return [number for name in used for number in _table(f"links.{name}", described[name])]
+    return [number for name in used for number in _table(f"links.{name}", described[name], library)]
 
 
 def _call(question: Question, machine: Machine) -> list[Told]:
@@ -279,13 +294,19 @@ def _call(question: Question, machine: Machine) -> list[Told]:
         return []
     library, _ = machine.backend(question.backend)
     nbytes = float(question.sizes.get("bytes", 0))
-    entry, exact = find_collective(machine, question.op, question.backend, range(machine.ranks), nbytes)
+    everyone = range(machine.ranks)
+    entry, exact = find_collective(machine, question.op, question.backend, everyone, nbytes)
     key = f"backends.{library}.{question.op}"
-    if entry.spread_by_size(exact) is None:
-        return _table(key, entry)
+    measured, beyond = call_spread(entry, library, machine.ranks, machine.least_ranks_per_host(everyone), nbytes)
+    numbers = _table(key, entry, library)
+    further = [Told(f"{key} beyond what was measured", entry.floor.source, beyond, "distance")] if beyond else []
+    if not exact and entry.bus_bandwidth is not None:
+        return [*(number._replace(spread=None) for number in numbers), *further]
+    if measured is None:
+        return [*numbers, *further]
     # the spread at the requested size, instead of those of a whole regime
-    at_size = Told(f"{key}.{'own' if exact else 'carried'}_spread", entry.floor.source, entry.spread_at(nbytes, exact))
-    return [*(number._replace(spread=None) for number in _table(key, entry)), at_size]
+    at_size = Told(f"{key}.own_spread", entry.floor.source, measured)
+    return [*(number._replace(spread=None) for number in numbers), at_size, *further]
 
 
 def _pairs(question: Question, ranks: int) -> list[tuple[int, int]]:
@@ -298,5 +319,12 @@ def _pairs(question: Question, ranks: int) -> list[tuple[int, int]]:
     return [(i, j) for i, j in permutations(range(ranks), 2) if matrix is None or matrix[i][j] > 0]
 
 
-def _table(key: str, value: Any) -> list[Told]:
-    return [Told(at, part.source, getattr(part, "spread", None)) for at, part in sourced(value, key)]
+def _table(key: str, value: Any, library: str | None = None) -> list[Told]:
+    found = []
+    for at, part in sourced(value, key):
+        assumed = assumed_spread(part, at, library)
+        stated = getattr(part, "spread", None)
+        found.append(
+            Told(at, part.source, stated) if assumed is None else Told(at, part.source, assumed, effect_of(part))
+        )
+    return found

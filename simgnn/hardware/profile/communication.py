@@ -134,7 +134,8 @@ class SpreadStep(Step):
 Spreads = Annotated[tuple[SpreadStep, ...], Field(min_length=1)]
 
 
-def _check_ascending(name: str, steps: Sequence[Step]) -> None:
+def check_ascending(name: str, steps: Sequence[Step]) -> None:
+    """Raise ValueError if the sizes of the steps of ``name`` do not ascend."""
     if any(later.size <= earlier.size for earlier, later in pairwise(steps)):
         raise ValueError(f"{name}: expected strictly ascending sizes")
 
@@ -154,7 +155,8 @@ class Collective(Strict):
     bandwidth is that of one rail (network card), which this number of ranks of a host share (None: no rails).
     ``inside``: bandwidth of what all rails of a host share, which the bytes also cross (None: no cost). ``fill``:
     pipeline fill, as a fraction of a step (None: none). ``sizes``: the range of buffer bytes [from, to) of this entry,
-    such as that of one ``protocol`` of NCCL. ``per``: whether the residual depends on the bytes of the buffer, or on
+    such as that of one ``protocol`` of NCCL. ``ranks_per_host``: numbers of ranks a host of these measurements across
+    hosts (None: not stated). ``per``: whether the residual depends on the bytes of the buffer, or on
     the bytes that one rail moves with fill, which are comparable between group sizes. ``own_spread``,
     ``carried_spread``: spread by buffer size at ``ranks`` and at other group sizes (None: at ``ranks`` that of the
     numbers, elsewhere unknown).
@@ -177,6 +179,7 @@ class Collective(Strict):
     own_spread: Spreads | None = None
     carried_spread: Spreads | None = None
     ranks: Annotated[tuple[Ranks, ...], Field(min_length=1)] | None = None
+    ranks_per_host: Annotated[tuple[Ranks, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:
@@ -200,8 +203,8 @@ class Collective(Strict):
                 )
         if self.sizes is not None and not self.sizes[0] < self.sizes[1]:
             raise ValueError("sizes: expected two different sizes, the smaller first")
-        _check_ascending("own_spread", self.own_spread or ())
-        _check_ascending("carried_spread", self.carried_spread or ())
+        check_ascending("own_spread", self.own_spread or ())
+        check_ascending("carried_spread", self.carried_spread or ())
         return self
 
     def spread_by_size(self, exact: bool) -> Spreads | None:
@@ -232,7 +235,7 @@ class Choice(Strict):
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
-        _check_ascending("shares", self.shares)
+        check_ascending("shares", self.shares)
         return self
 
     def algorithm(self, ranks: int, nbytes: float) -> Algorithm:

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from simgnn.hardware.primitives import PRIMITIVES, SIZES, feature_names, unit_of
-from simgnn.hardware.profile.quantities import CoreCount, Power, Size, Source, Spread, Strict, read_number
+from simgnn.hardware.profile.quantities import CoreCount, Frequency, Power, Size, Source, Spread, Strict, read_number
 from simgnn.schema_faults import UNREADABLE
 from simgnn.spelling import nearest
 from simgnn.units import cost_of, format_quantity
@@ -204,7 +204,8 @@ class Device(Strict):
     """One kind of device. ``peer_to_peer``: whether GPUs reach each other's memory without a copy through the host.
 
     ``cores``: CPU cores that all ranks of the host share; None for a GPU. ``sockets``: number of CPU sockets that this
-    device stands for; ranks may move between them. None: not stated, as for power.
+    device stands for; ranks may move between them. ``clock``: nominal (base) clock of a CPU, which scales
+    work that was only measured on other machines. None: not stated, as for power.
     """
 
     kind: Literal["cpu", "gpu"]
@@ -212,6 +213,7 @@ class Device(Strict):
     memory: Size
     cores: CoreCount | None = None
     sockets: Count | None = None
+    clock: Frequency | None = None
     idle_power: Power | None = None
     active_power: Power | None = None
     peer_to_peer: StrictBool = True

@@ -65,6 +65,7 @@ Bytes = Annotated[float, Unit("bytes")]
 BytesOrNone = Annotated[float, Unit("bytes", positive=False)]
 BytesPerSecond = Annotated[float, Unit("bytes/s")]
 Seconds = Annotated[float, Unit("s", positive=False)]
+Hertz = Annotated[float, Unit("Hz")]
 Watts = Annotated[float, Unit("W", positive=False)]
 Cores = Annotated[float, Unit("cores")]
 Ratio = Annotated[float, Unit("ratio", positive=False)]
@@ -130,6 +131,11 @@ class Duration(Number):
 class Power(Number):
     dimension = "W"
     value: Watts
+
+
+class Frequency(Number):
+    dimension = "Hz"
+    value: Hertz
 
 
 class CoreCount(Number):

@@ -114,7 +114,8 @@ def _load(load: "Load") -> str:
 def _device(node: Node, device: "Device") -> None:
     cores = "" if device.cores is None else f", {_stated(device.cores)}"
     sockets = "" if device.sockets is None else f" on {device.sockets} socket{'s' if device.sockets > 1 else ''}"
-    node.add(f"memory {_stated(device.memory)}{cores}{sockets}")
+    clock = "" if device.clock is None else f", clock {_stated(device.clock)}"
+    node.add(f"memory {_stated(device.memory)}{cores}{sockets}{clock}")
     node.add(f"power: idle {_stated(device.idle_power)}, active {_stated(device.active_power)}")
     for name, cache in device.caches.items():
         shared = "" if cache.shared_by is None else f", one for each {_stated(cache.shared_by)}"
@@ -180,6 +181,8 @@ def _add_topology(node: Node, profile: "Profile") -> None:
         machine = node.add(f"{host.count} x {base}" if host.count > 1 else base)
         if host.memory is not None:
             machine.add(f"memory of the host {format_quantity(host.memory.value, 'bytes')} ({host.memory.source})")
+        if host.cpu is not None:
+            machine.add(f"draws mini-batches on {host.cpu}")
         own, outward = [], []
         for edge in edges:
             ends = [end for end in edge[:2] if end.startswith(inside)]

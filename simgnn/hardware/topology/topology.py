@@ -44,10 +44,12 @@ class Placed(Strict):
 
 class Host(Strict):
     """``count`` equal machines. ``memory``: host memory beside GPUs (None: not stated; the memory of a CPU belongs to
-    its device). ``nodes``: name -> kind of what connects the devices."""
+    its device). ``cpu``: the CPU beside GPUs, a name in [devices], which draws mini-batches (None: not stated).
+    ``nodes``: name -> kind of what connects the devices."""
 
     count: Count = 1
     memory: Size | None = None
+    cpu: StrictStr | None = None
     devices: Annotated[tuple[Placed, ...], Field(min_length=1)]
     nodes: dict[Name, NodeKind] = Field(default_factory=dict)
     edges: tuple[Edge, ...] = ()
@@ -181,6 +183,9 @@ def _name_problems(topology: Topology, devices: Collection[str]) -> list[str]:
                 known = f"{nearest(placed.type, devices)}; it has: {', '.join(devices) or 'none'}"
                 key = f"{where}.devices.{number}.type"
                 problems.append(f"{key}: got '{placed.type}', which [devices] does not define{known}")
+        if host.cpu is not None and host.cpu not in devices:
+            known = f"{nearest(host.cpu, devices)}; it has: {', '.join(devices) or 'none'}"
+            problems.append(f"{where}.cpu: got '{host.cpu}', which [devices] does not define{known}")
         names = Counter([name for placed in host.devices for name in placed.names()] + list(host.nodes))
         problems += [
             f"{where}: {times} devices or nodes are named '{name}'" for name, times in names.items() if times > 1

@@ -16,6 +16,7 @@ from math import exp, sqrt
 import numpy as np
 
 from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.error_model import QUANTILE
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.program import Turn
@@ -26,9 +27,6 @@ from simgnn.sim.simulate import Simulation
 from simgnn.sim.spread.delays import Delays, Step
 from simgnn.sim.spread.origins import Origins
 
-LEVEL = 0.9
-QUANTILE = 1.6448536269514722
-"""Quantile of the standard normal: a share LEVEL of the distribution is within plus or minus this value."""
 LEAST_COVERED = 0.5
 """Smallest share of an epoch's time with known spread for which an interval is reported."""
 
@@ -111,7 +109,10 @@ def _interval(
     seconds = dict(zip(origins.known, epoch.seconds.tolist(), strict=True))
     total = sum(seconds.values())
     covered = sum(part for origin, part in seconds.items() if origin.spread is not None) / total if total else 0.0
-    model = sum((part * origin.spread) ** 2 for origin, part in seconds.items() if origin.spread is not None)
+    misses: dict[str, float] = {}
+    for origin, part in seconds.items():
+        misses[origin.name] = misses.get(origin.name, 0.0) + part * (origin.spread or 0.0)
+    model = sum(miss**2 for miss in misses.values())
     drift = sum(part * origin.drift for origin, part in seconds.items() if origin.drift is not None)
     parts = {"jitter": sqrt(epoch.variance) / middle, "model": sqrt(model) / middle, "drift": drift / middle}
     if covered < LEAST_COVERED:

@@ -2,19 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log1p
 
 import numpy as np
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.collectives import CollectivePrice, find_collective
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.work import choose_level, stand_in_of
-from simgnn.hardware.profile.communication import Collective
+from simgnn.hardware.price.uncertainty import assumed_spread, call_spread, curve_spread, saturation, stand_in_spread
+from simgnn.hardware.price.work import choose_level, features, stand_in_of
+from simgnn.hardware.profile.communication import Collective, LinkType
+from simgnn.hardware.profile.error_model import QUANTILE, combined
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
 from simgnn.program.program import Turn
 from simgnn.sim.engine.compiled import Compiled, CompiledOp
+from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.engine.sent_bytes import handed_bytes
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.flow_table import Bools, Floats
@@ -104,7 +108,7 @@ class Origins:
         op, ranks = compiled.op, self._machine.ranks
         copied = not op.work and op.kind in (OpKind.COPY, *COPIES)
         work: Sequence[Work] = (Work("copy", {"bytes": 1, "item_bytes": 1}),) if copied else op.work
-        of_pieces = [self._origins(piece, op) for piece in work]
+        of_pieces = [self._origins(piece, op, turn) for piece in work]
         if len({origin for origins in of_pieces for origin in origins}) == 1:
             return {self._number(of_pieces[0][0]): np.ones(ranks)}
         found: dict[int, Floats] = {}
@@ -116,19 +120,32 @@ class Origins:
     def _number(self, origin: Origin) -> int:
         return self.known.setdefault(origin, len(self.known))
 
-    def _origins(self, piece: Work, op: Op) -> list[Origin]:
+    def _origins(self, piece: Work, op: Op, turn: Turn) -> list[Origin]:
         """Return the origin of a piece of work on each class of ranks (equal device type, threads, ranks at work)."""
         found = []
-        for kind, threads, at_once in self._classes:
-            device = self._machine.profile.devices[kind]
-            if op.kind in COPIES and device.kind == "gpu":
-                found.append(Origin("copies between host and device", None, None))
-            elif stand_in_of(device, piece.primitive) is not None:
-                found.append(Origin(f"{piece.primitive} on {kind}, assumed", None, None))
-            else:
-                curve = choose_level(device, kind, piece.primitive, at_once, threads).curve
-                found.append(Origin(f"{piece.primitive} on {kind}", curve.spread, curve.jitter, curve.drift))
+        for (_, threads, at_once), ranks in self._classes.items():
+            rank = int(ranks[0])
+            if op.kind in COPIES and self._machine.device(rank).kind == "gpu":
+                found.append(Origin("copies between host and device", self._copy_spread(rank, op), None))
+                continue
+            kind, device, _ = self._machine.worker(rank, piece.primitive, at_once)
+            if stand_in_of(device, piece.primitive) is not None:
+                spread = stand_in_spread(device.kind, piece.primitive)
+                found.append(Origin(f"{piece.primitive} on {kind}, assumed", spread, None))
+                continue
+            curve = choose_level(device, kind, piece.primitive, at_once, threads).curve
+            sizes = {
+                name: self._sizes.per_rank(size, turn.epoch, turn.step, op.name)[ranks]
+                for name, size in piece.sizes.items()
+            }
+            spread_there = curve_spread(device.kind, curve, features(piece.primitive, sizes), sizes)
+            found.append(Origin(f"{piece.primitive} on {kind}", spread_there, curve.jitter, curve.drift))
         return found
+
+    def _copy_spread(self, rank: int, op: Op) -> float | None:
+        """Return the largest spread of the rates between a GPU and its host, stated or assumed."""
+        route = host_route(self._machine, rank, op.kind is OpKind.H2D)
+        return None if route is None else _largest([_rate_spread(link, None) for link in route.types])
 
     def _add_work(self, found: dict[int, Floats], piece: Work, origins: list[Origin], turn: Turn, op: Op) -> None:
         """Add the seconds of a piece of work to its origins in ``found``; a copy between host and GPU counts as 1 s."""
@@ -156,21 +173,40 @@ class Origins:
             if not members:
                 continue
             spreads: list[float | None] = []
+            assumed: list[float | None] = []
+            further: float | None = None
             if kind in PAIRWISE_KINDS:
                 rates = (rate for link in machine.profile.links.values() for rate in link.rates)
                 spreads = [backend.message.floor.spread, *(rate.spread for rate in rates)]
+                assumed = self._assumed_rates(members, compiled.backend)
             found = None if len(members) < 2 else self._entry(compiled, members, turn)
             if found is not None:
                 entry, exact = found
+                least, nbytes = machine.least_ranks_per_host(members), self._handed(compiled, members, turn)
+                whole, beyond = call_spread(entry, name, len(members), least, nbytes)
                 if entry.spread_by_size(exact) is not None:
-                    spreads.append(entry.spread_at(self._handed(compiled, members, turn), exact))
+                    spreads.append(whole)
                 else:
-                    jitter = _largest([entry.floor.spread, entry.hop.spread if entry.hop else None])
-                    call = self._number(Origin(f"call of {kind.value} over {name}", jitter, jitter))
+                    delays = [number for number in (entry.floor, entry.hop, backend.message.floor) if number]
+                    jitter = _largest([number.spread for number in delays[:-1]])
+                    spread = combined(
+                        _largest([jitter, *(assumed_spread(d, "", name) for d in delays)]), beyond or None
+                    )
+                    call = self._number(Origin(f"call of {kind.value} over {name}", spread, jitter))
                     most = parts.call_s.setdefault(call, np.zeros(machine.ranks))
                     most[list(members)] = self._call_s(compiled, members, turn)
-                    spreads.append(entry.bus_bandwidth.spread if entry.bus_bandwidth else None)
-            here = self._number(Origin(f"{kind.value} over {name}", _largest(spreads), None))
+                    if entry.bus_bandwidth is None:
+                        assumed = assumed or self._assumed_rates(members, compiled.backend)
+                    else:
+                        spreads.append(entry.bus_bandwidth.spread)
+                        assumed.append(assumed_spread(entry.bus_bandwidth, "", name))
+                if beyond and entry.bus_bandwidth is not None:
+                    # cards that may scale or be saturated: the wider side counts on both
+                    shared = saturation(entry, len(members), least, nbytes)
+                    alone = self._price(compiled, members, turn).seconds_alone
+                    further = beyond + (log1p(shared / alone) / QUANTILE if shared else 0.0)
+            spread = combined(_largest(spreads), _largest(assumed), further)
+            here = self._number(Origin(f"{kind.value} over {name}", spread, None))
             parts.shares.setdefault(here, np.zeros(machine.ranks))[list(members)] = 1.0
         return parts
 
@@ -180,7 +216,20 @@ class Origins:
         if compiled.op.kind not in CALLED:
             return 0.0
         price = self._machine.call("exchange", compiled.backend, members)
-        return price.floor_s + price.hop_s * (len(members) - 1)
+        floor = self._machine.backend(compiled.backend)[1].message.floor
+        # an assumed floor of messages misses as other assumed delays do, a measured one as their bytes
+        message_s = floor.value if floor.source == "assumed" and floor.spread is None else 0.0
+        return price.floor_s + price.hop_s * (len(members) - 1) + message_s
+
+    def _assumed_rates(self, members: tuple[int, ...], backend: str) -> list[float | None]:
+        """Return the spreads of the assumed rates that messages among these ranks meet; None for all others."""
+        machine, (name, library) = self._machine, self._machine.backend(backend)
+        ring = zip(members, [*members[1:], members[0]], strict=True)
+        routes = [machine.route(i, j, backend) for i, j in dict.fromkeys(ring) if i != j]
+        links = {id(link): link for route in routes for link in route.types}.values()
+        ports = () if library.ports is None else (library.ports.send, library.ports.receive)
+        found = [assumed_spread(port, "", name) for port in ports]
+        return found + [assumed_spread(rate, "links.", name) for link in links for rate in link.rates]
 
     def _price(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> CollectivePrice:
         op, nbytes = compiled.op, self._handed(compiled, members, turn)
@@ -199,6 +248,10 @@ class Origins:
             return find_collective(self._machine, kind.value, compiled.backend, members, nbytes)
         except HardwareError:
             return None
+
+
+def _rate_spread(link: LinkType, library: str | None) -> float | None:
+    return _largest([rate.spread or assumed_spread(rate, "links.", library) for rate in link.rates])
 
 
 def _largest(spreads: Sequence[float | None]) -> float | None:
