@@ -53,7 +53,7 @@ def test_show_tells_collectives_apart(capsys: pytest.CaptureFixture[str]) -> Non
     ):
         assert part in shown
     heads = [line.split("floor")[0] for line in shown.splitlines() if "allreduce" in line]
-    assert len(set(heads)) == len(heads) == 18
+    assert len(set(heads)) == len(heads) == 19
 
 
 def test_show_as_json_is_in_si_units(capsys: pytest.CaptureFixture[str]) -> None:

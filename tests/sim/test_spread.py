@@ -55,8 +55,9 @@ def test_no_jitter_changes_nothing() -> None:
     assert spread.epoch_s == found.epoch_s
     assert not spread.wait_s.any()
     assert not spread.jitter_known
-    assert spread.interval is None
-    assert spread.covered == 0.0
+    assert spread.parts["jitter"] == spread.parts["drift"] == 0.0
+    assert spread.interval is not None, "the errors of assumed curves are known"
+    assert spread.covered == 1.0
 
 
 def test_two_equal_ranks_wait_sigma_over_root_pi_at_each_meeting() -> None:

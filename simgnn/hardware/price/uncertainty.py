@@ -26,6 +26,8 @@ BEYOND: Mapping[str, str] = MappingProxyType(
 )
 """Primitives whose sizes miss as those of sums over edges do; all others as those of dense products."""
 PASSES = "matmul"
+MOST_OCTAVES_BELOW = 1.0
+"""Most doublings that count below the measured sizes of a call: small calls take their latency, whatever their size."""
 GPU_LIBRARY = "nccl"
 """Library whose delays stand for those of copies between a GPU and its host, which nobody measured here."""
 
@@ -104,6 +106,8 @@ def call_spread(entry: Collective, library: str, ranks: int, ranks_per_host: int
     carried = None if exact or entry.carried_spread is None else entry.spread_at(nbytes, exact=False)
     limits = None if entry.bus_bandwidth is None else entry.bus_bandwidth.range
     further = 0.0 if limits is None else _octaves(nbytes, (max(limits[0], 1.0), max(limits[1], 1.0)))
+    if limits is not None and nbytes < limits[0]:
+        further = min(further, MOST_OCTAVES_BELOW)
     by_size = model.of("collectives by size").beyond(further, nbytes)
     measured = entry.spread_at(nbytes, exact) if exact and entry.own_spread is not None else None
     return CallSpread(measured, hypot(max(by_ranks, carried or 0.0), by_size))

@@ -46,14 +46,21 @@ def worker_of(
     if row is None or device.curves_of(primitive) or stand_in_of(device, primitive) is not None:
         return Worker(name, device, "")
     if row.on_host and device.kind == "gpu":
-        reference = reference_machine()
-        name, device = cpu or (reference.meta.name, next(iter(reference.devices.values())))
+        name, device = cpu or _unstated_cpu(primitive)
     if device.kind != "cpu" or device.curves_of(primitive):
         return Worker(name, device, "")
     curve = carried_curve(device, name, primitive, concurrency, threads)
     if curve is None:
         return Worker(name, device, "")
     return Worker(name, device.model_copy(update={"curves": (*device.curves, curve)}), reference_machine().meta.name)
+
+
+def _unstated_cpu(primitive: str) -> tuple[str, Device]:
+    """Return the reference machine's CPU without its own curve of a primitive: what a host's CPU may be like."""
+    reference = reference_machine()
+    (device,) = reference.devices.values()
+    others = tuple(curve for curve in device.curves if curve.primitive != primitive)
+    return reference.meta.name, device.model_copy(update={"curves": others})
 
 
 def carried_curve(device: Device, name: str, primitive: str, concurrency: int, threads: int) -> Curve | None:
