@@ -3,8 +3,9 @@
 The simulation is deterministic, so it lacks the waits that jitter causes. Afterwards delays are propagated through the
 trace with the jitter that calibration measured (:mod:`simgnn.sim.spread.delays`): expected greatest times where ranks
 meet add to waits and to epochs. The interval combines the jitter of one epoch, the error of every model (one unknown
-factor per curve, so fully correlated between its ops and independent of other curves) and the drift of the machine (one
-factor for all curves), as a log-normal around the corrected time. If the profile states none, nothing changes.
+factor per curve, so fully correlated between its ops and independent of other curves), the drift of the machine (one
+factor for all curves), and what whole epochs missed beyond these on topologies that were left out, as a log-normal
+around the corrected time. Without jitter in the profile the time itself does not change.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ from math import exp, sqrt
 import numpy as np
 
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.profile.error_model import QUANTILE
+from simgnn.hardware.profile.error_model import QUANTILE, error_model
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.program import Turn
@@ -27,6 +28,8 @@ from simgnn.sim.simulate import Simulation
 from simgnn.sim.spread.delays import Delays, Step
 from simgnn.sim.spread.origins import Origins
 
+EPOCHS = "epochs by topology"
+"""Family of the errors of epochs that no number of a profile explains."""
 LEAST_COVERED = 0.5
 """Smallest share of an epoch's time with known spread for which an interval is reported."""
 
@@ -115,6 +118,7 @@ def _interval(
     model = sum(miss**2 for miss in misses.values())
     drift = sum(part * origin.drift for origin, part in seconds.items() if origin.drift is not None)
     parts = {"jitter": sqrt(epoch.variance) / middle, "model": sqrt(model) / middle, "drift": drift / middle}
+    parts["simulation"] = error_model().of(EPOCHS).spread or 0.0
     if covered < LEAST_COVERED:
         return None, covered, parts
     width = QUANTILE * sqrt(sum(part * part for part in parts.values()))

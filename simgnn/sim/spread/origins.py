@@ -7,7 +7,7 @@ from math import log1p
 import numpy as np
 
 from simgnn.errors import HardwareError
-from simgnn.hardware.price.collectives import CollectivePrice, find_collective
+from simgnn.hardware.price.collectives import CollectivePrice, bus_seconds, find_collective
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.uncertainty import assumed_spread, call_spread, curve_spread, saturation, stand_in_spread
 from simgnn.hardware.price.work import choose_level, features, stand_in_of
@@ -24,6 +24,8 @@ from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.flow_table import Bools, Floats
 from simgnn.sim.shared_processors import ranks_at_work
 
+LONGER = 1.01
+"""A collective is limited by its links where they take longer than its library by more than rounding."""
 COPIES = (OpKind.H2D, OpKind.D2H)
 CALLED = PAIRWISE_KINDS & GROUP_KINDS
 """Pairwise kinds that are calls of a whole group."""
@@ -160,7 +162,7 @@ class Origins:
 
     def _communication(self, compiled: CompiledOp, turn: Turn) -> Parts:
         """Split a communication's time into the call, which has the jitter of its floor and hops, and its bytes, which
-        have none, as links limit them, not the scheduler. The bytes' model error is the largest spread in the profile.
+        have none, as links limit them, not the scheduler. The bytes' model error is that of the rates that limit them.
 
         A spread by size covers whole calls with their bytes, as in ``hardware time``: 90 % of measured calls are
         inside. It is taken as a model error that all calls of a size share, not as jitter: medians of three repeats do
@@ -175,10 +177,9 @@ class Origins:
             spreads: list[float | None] = []
             assumed: list[float | None] = []
             further: float | None = None
+            floor = backend.message.floor
             if kind in PAIRWISE_KINDS:
-                rates = (rate for link in machine.profile.links.values() for rate in link.rates)
-                spreads = [backend.message.floor.spread, *(rate.spread for rate in rates)]
-                assumed = self._assumed_rates(members, compiled.backend)
+                spreads, assumed = self._limits(members, compiled.backend)
             found = None if len(members) < 2 else self._entry(compiled, members, turn)
             if found is not None:
                 entry, exact = found
@@ -187,16 +188,17 @@ class Origins:
                 if entry.spread_by_size(exact) is not None:
                     spreads.append(whole)
                 else:
-                    delays = [number for number in (entry.floor, entry.hop, backend.message.floor) if number]
-                    jitter = _largest([number.spread for number in delays[:-1]])
-                    spread = combined(
-                        _largest([jitter, *(assumed_spread(d, "", name) for d in delays)]), beyond or None
-                    )
+                    delays = [number for number in (entry.floor, entry.hop) if number]
+                    jitter = _largest([number.spread for number in delays])
+                    missed = _largest([jitter, *(assumed_spread(number, "", name) for number in delays)])
+                    spread = combined(missed, beyond or None)
                     call = self._number(Origin(f"call of {kind.value} over {name}", spread, jitter))
                     most = parts.call_s.setdefault(call, np.zeros(machine.ranks))
                     most[list(members)] = self._call_s(compiled, members, turn)
                     if entry.bus_bandwidth is None:
-                        assumed = assumed or self._assumed_rates(members, compiled.backend)
+                        assumed = assumed or self._limits(members, compiled.backend)[1]
+                    elif self._links_decide(entry, compiled, members, turn):
+                        spreads, assumed = self._limits(members, compiled.backend)
                     else:
                         spreads.append(entry.bus_bandwidth.spread)
                         assumed.append(assumed_spread(entry.bus_bandwidth, "", name))
@@ -205,6 +207,10 @@ class Origins:
                     shared = saturation(entry, len(members), least, nbytes)
                     alone = self._price(compiled, members, turn).seconds_alone
                     further = beyond + (log1p(shared / alone) / QUANTILE if shared else 0.0)
+            if kind in PAIRWISE_KINDS and len(members) > 1:
+                missed = floor.spread or assumed_spread(floor, "", name)
+                delay = self._number(Origin(f"floor of messages over {name}", missed, None))
+                parts.call_s.setdefault(delay, np.zeros(machine.ranks))[list(members)] = floor.value
             spread = combined(_largest(spreads), _largest(assumed), further)
             here = self._number(Origin(f"{kind.value} over {name}", spread, None))
             parts.shares.setdefault(here, np.zeros(machine.ranks))[list(members)] = 1.0
@@ -216,20 +222,27 @@ class Origins:
         if compiled.op.kind not in CALLED:
             return 0.0
         price = self._machine.call("exchange", compiled.backend, members)
-        floor = self._machine.backend(compiled.backend)[1].message.floor
-        # an assumed floor of messages misses as other assumed delays do, a measured one as their bytes
-        message_s = floor.value if floor.source == "assumed" and floor.spread is None else 0.0
-        return price.floor_s + price.hop_s * (len(members) - 1) + message_s
+        return price.floor_s + price.hop_s * (len(members) - 1)
 
-    def _assumed_rates(self, members: tuple[int, ...], backend: str) -> list[float | None]:
-        """Return the spreads of the assumed rates that messages among these ranks meet; None for all others."""
+    def _links_decide(self, entry: Collective, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> bool:
+        """Return whether the links take longer for the bytes of a collective than the bandwidth of its entry."""
+        least, nbytes = self._machine.least_ranks_per_host(members), self._handed(compiled, members, turn)
+        price = self._price(compiled, members, turn)
+        return price.seconds_alone - price.latency_s > LONGER * bus_seconds(entry, len(members), least, nbytes)
+
+    def _limits(self, members: tuple[int, ...], backend: str) -> tuple[list[float | None], list[float | None]]:
+        """Return the spreads, stated and assumed, of the rate that limits messages among these ranks: the slowest of
+        all links that they cross and of the library. A rate that states no spread is declared, and has 0."""
         machine, (name, library) = self._machine, self._machine.backend(backend)
         ring = zip(members, [*members[1:], members[0]], strict=True)
         routes = [machine.route(i, j, backend) for i, j in dict.fromkeys(ring) if i != j]
-        links = {id(link): link for route in routes for link in route.types}.values()
-        ports = () if library.ports is None else (library.ports.send, library.ports.receive)
-        found = [assumed_spread(port, "", name) for port in ports]
-        return found + [assumed_spread(rate, "links.", name) for link in links for rate in link.rates]
+        rates = [("links.", rate) for route in routes for link in route.types for rate in link.rates]
+        rates += [("", library.message.bandwidth)] if library.message.bandwidth else []
+        rates += [("", library.ports.send), ("", library.ports.receive)] if library.ports else []
+        if not rates:
+            return [], []
+        key, slowest = min(rates, key=lambda entry: entry[1].value)
+        return [slowest.spread or 0.0], [assumed_spread(slowest, key, name)]
 
     def _price(self, compiled: CompiledOp, members: tuple[int, ...], turn: Turn) -> CollectivePrice:
         op, nbytes = compiled.op, self._handed(compiled, members, turn)
