@@ -1,6 +1,6 @@
 """What jitter adds to a simulated run: closed forms, a Monte Carlo run, and programs on which nothing may change."""
 
-from math import exp, log, pi, sqrt
+from math import exp, hypot, log, pi, sqrt
 
 import numpy as np
 import pytest
@@ -10,14 +10,17 @@ from sim.worlds import machine, run, seconds_of_work
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import read_question
 from simgnn.hardware.profile.devices import Curve
+from simgnn.hardware.profile.error_model import error_model
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.hardware.profile.quantities import Bandwidth
 from simgnn.program.ops import Buffer, Stream, Transfer, Work
 from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Route
 from simgnn.sim.one_op import time_op
-from simgnn.sim.spread.intervals import QUANTILE, estimate_spread
+from simgnn.sim.spread.intervals import EPOCHS, QUANTILE, estimate_spread
 
+SIMULATION = error_model().of(EPOCHS).spread or 0.0
+"""What whole epochs miss beyond their parts."""
 COMPUTE, COMM = Stream("compute"), Stream("comm", group="world")
 
 
@@ -128,10 +131,10 @@ def test_the_interval_is_made_of_model_jitter_and_drift() -> None:
     where = jittery(machine((0,)), spread=0.1, jitter=0.04, drift=0.03)
     found = run(rounds([2.0]), where, epochs=3)
     spread = estimate_spread(found, where)
-    assert spread.parts == pytest.approx({"model": 0.1, "jitter": 0.04, "drift": 0.03})
+    assert spread.parts == pytest.approx({"model": 0.1, "jitter": 0.04, "drift": 0.03, "simulation": SIMULATION})
     assert spread.interval is not None
     low, high = spread.interval
-    width = QUANTILE * sqrt(0.01 + 0.0016 + 0.0009)
+    width = QUANTILE * sqrt(0.01 + 0.0016 + 0.0009 + SIMULATION**2)
     assert (low, high) == pytest.approx((2.0 * exp(-width), 2.0 * exp(width)))
 
 
@@ -143,7 +146,7 @@ def test_misses_of_one_curve_go_together_and_those_of_two_do_not() -> None:
         found = run(program("p", {"epoch": ops}, Calendar("epoch"), [], [COMPUTE], (0,)), where)
         spread = estimate_spread(found, where)
         assert spread.interval is not None
-        return log(spread.interval[1] / spread.epoch_s_median) / QUANTILE
+        return spread.parts["model"]
 
     assert width("elementwise", passes=1) == pytest.approx(0.1)
     assert width("copy") < 0.09
@@ -195,7 +198,10 @@ def test_a_call_whose_spread_is_told_by_size_is_as_sure_as_hardware_time_says(ra
     alone = time_op(read_question("allreduce", {"bytes": f"{nbytes} B"}, ranks=ranks), where)
     found = estimate_spread(run(prog, where), where)
     assert found.epoch_s == pytest.approx([alone.seconds])
-    assert found.interval == pytest.approx(alone.interval_s)
+    assert found.interval is not None
+    assert alone.interval_s is not None
+    widths = [log(high / low) / (2 * QUANTILE) for low, high in (found.interval, alone.interval_s)]
+    assert widths[0] == pytest.approx(hypot(widths[1], SIMULATION))
 
 
 @pytest.mark.parametrize("kind", ["exchange", "allreduce"])
