@@ -43,8 +43,7 @@ from simgnn.analysis.left_out.work import (
     sums_beyond_sizes,
 )
 from simgnn.analysis.nccl.measured_tables import read_tables
-from simgnn.cli.backend import CommandBackend
-from simgnn.cli.tables.console import Reporter
+from simgnn.api.backend import CommandBackend
 from simgnn.errors import SimgnnError
 from simgnn.graph.load import load_graph
 from simgnn.hardware.price.unmeasured import CARRIED
@@ -52,6 +51,7 @@ from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.error_model import FOLDER, QUANTILE, error_model, range_of, reference_machine
 from simgnn.hardware.profile.library import known_profiles, shipped_folder
 from simgnn.hardware.profile.profile import Profile, load_profile
+from simgnn.progress import Progress
 from simgnn.sim.spread.intervals import EPOCHS
 from simgnn.study.validate.suite_runs import rescore
 from simgnn.tomlfile import write_toml
@@ -178,7 +178,7 @@ def epoch_families() -> dict[str, dict[str, Any]]:
     stated = error_model().families[EPOCHS].spread if EPOCHS in error_model().families else None
     groups = []
     for suite in SUITES:
-        for line in rescore(TRUTH / suite, CommandBackend(Reporter(quiet=True))).cases:
+        for line in rescore(TRUTH / suite, CommandBackend(Progress())).cases:
             assert line.high_s is not None
             missed = np.array([np.log(line.measured_s / line.predicted_s)])
             # without what an earlier fit added

@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from simgnn.cli.activity import RECORDED
-from simgnn.cli.predict import predict
-from simgnn.cli.tables.console import Reporter
+from simgnn.api.activity import RECORDED
+from simgnn.api.predict import predict
 from simgnn.errors import ConfigError, SimgnnError
 from simgnn.experiment.load import load_experiment, system_names
 from simgnn.hardware.profile.library import shipped_folder
+from simgnn.progress import Progress
 from simgnn.record.result import Result
 
 EPOCHS = 3
@@ -71,7 +71,7 @@ def predictions(recorded: Mapping[str, Path], chosen: Sequence[str] = ()) -> Ite
     for system in chosen or systems():
         for profile in profiles():
             experiment = load_experiment(system, overrides(system), epochs=EPOCHS, hardware=profile)
-            yield system, profile, predict(experiment, Reporter(quiet=True), activity=recorded.get(system)).result
+            yield system, profile, predict(experiment, Progress(), activity=recorded.get(system), limits=False).result
 
 
 def labels(result: Result) -> list[str]:

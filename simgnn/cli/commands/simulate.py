@@ -35,7 +35,9 @@ def command(
 
     record = _recording(experiment, overrides or (), ranks, epochs)
     reporter = Reporter(quiet=as_json)
-    prediction = simulate(loaded, activity=activity, out=out, force=force, thorough=verbose, progress=reporter, record=record)
+    prediction = simulate(
+        loaded, activity=activity, out=out, force=force, thorough=verbose, progress=reporter, record=record
+    )
     show_result(prediction.result, as_json, prediction.directory, verbose)
     if prediction.result.status == "oom":
         raise typer.Exit(3)
