@@ -168,7 +168,7 @@ class Comparison:
             "epochs_compared": self.epochs,
             "epoch": self.epoch.as_dict(),
             "measured_epoch_spread_s": self.epoch_spread_s,
-            "predicted_interval_s": self.interval,
+            "predicted_interval_s": None if self.interval is None else list(self.interval),
             "measured_median_inside": self.inside,
             "parts": [part.as_dict() for part in self.parts],
             "kinds": [

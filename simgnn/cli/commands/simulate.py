@@ -30,14 +30,11 @@ def command(
     """
     loaded = opt.experiment_of(experiment, overrides, ranks=ranks, epochs=epochs, hardware=hardware)
     # loaded after the checks that are quick
-    from simgnn.api.simulate import simulate
+    from simgnn.api.simulate import simulate_loaded
     from simgnn.cli.tables.one_result import show_result
 
     record = _recording(experiment, overrides or (), ranks, epochs)
-    reporter = Reporter(quiet=as_json)
-    prediction = simulate(
-        loaded, activity=activity, out=out, force=force, thorough=verbose, progress=reporter, record=record
-    )
+    prediction = simulate_loaded(loaded, activity, out, force, verbose, Reporter(quiet=as_json), record)
     show_result(prediction.result, as_json, prediction.directory, verbose)
     if prediction.result.status == "oom":
         raise typer.Exit(3)

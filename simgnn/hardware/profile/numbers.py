@@ -8,7 +8,7 @@ from simgnn.hardware.primitives import unit_of
 from simgnn.hardware.profile.communication import Backend, Collective, LinkType
 from simgnn.hardware.profile.devices import Device
 from simgnn.hardware.profile.profile import Profile
-from simgnn.hardware.profile.quantities import Bandwidth, CoreCount, Duration, Size, Source, Strict
+from simgnn.hardware.profile.quantities import Bandwidth, CoreCount, Duration, Frequency, Size, Source, Strict
 from simgnn.units import cost_of, format_quantity, parse
 
 Path = tuple[str | int, ...]
@@ -54,7 +54,7 @@ def profile_numbers(profile: Profile) -> Iterator[ProfileNumber]:
 
 def _of_device(name: str, device: Device) -> Iterator[ProfileNumber]:
     key, path = f"devices.{name}", ("devices", name)
-    yield from _numbers(key, path, device, ("cores",), "device")
+    yield from _numbers(key, path, device, ("cores", "clock"), "device")
     for cache in device.caches:
         inside = (*path, "caches", cache)
         yield from _numbers(f"{key}.caches.{cache}", inside, device.caches[cache], ("size",), "device")
@@ -128,7 +128,7 @@ def _which(entry: Collective) -> str:
 def _numbers(key: str, path: Path, table: Strict, names: tuple[str, ...], part: str) -> Iterator[ProfileNumber]:
     for name in names:
         number = getattr(table, name)
-        if isinstance(number, Bandwidth | Duration | Size | CoreCount) and number.value:
+        if isinstance(number, Bandwidth | Duration | Size | CoreCount | Frequency) and number.value:
             text, at = _rounded(number.value, number.dimension), (*path, name, "value")
             rate, factor = isinstance(number, Bandwidth), HALVED if isinstance(number, Duration) else DOUBLED
             yield ProfileNumber(f"{key}.{name}", text, number.source, (at,), part, rate, factor)
