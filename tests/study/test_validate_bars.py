@@ -14,6 +14,7 @@ from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.report.validation import closing_lines, verdict_line, write_report
 from simgnn.study.validate.build_scoreboard import build_scoreboard
+from simgnn.study.validate.drift_check import canary_seconds
 from simgnn.study.validate.ground_truth import Measured, TruthFolder, read_predictions, read_runs, write_runs
 from simgnn.study.validate.scoreboard import Scoreboard
 from simgnn.study.validate.suite_file import truth_folder
