@@ -15,6 +15,7 @@ from simgnn.model.user_layer import user_shape
 from simgnn.outside import expanded
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.edge_weights import check_weights
+from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.make_plan import Planned, check_trains, plan
 from simgnn.progress import SILENT, Progress
 from simgnn.registry import reported, shipped
@@ -81,6 +82,7 @@ def prepare(
             sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
         graph = read_graph(experiment, base, progress)
         check_weights(experiment, graph)
+        experiment = with_weights(experiment, graph.facts(), progress.stage)
         artifact = obtain_partition(experiment, graph, cache, progress)
         stats = artifact.stats
         if sampling is None:
@@ -115,7 +117,8 @@ def read_graph(experiment: Experiment, base: Path | None = None, progress: Progr
 def obtain_partition(
     experiment: Experiment, graph: "Graph", cache: Path | None = None, progress: Progress = SILENT
 ) -> "PartitionArtifact":
-    """Return the experiment's partition of ``graph``, from the cache or newly made."""
+    """Return the experiment's partition of ``graph``, from the cache or newly made. Its partitioner must have its
+    weights (:func:`with_weights`)."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.store import partition_artifact
 

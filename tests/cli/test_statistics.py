@@ -11,13 +11,13 @@ from simgnn.partition.partitioners.metis import Metis
 from simgnn.partition.partitioners.random import Random
 from simgnn.registry import shipped
 
+MADE = ["--set", "partition.imbalance=1.1", "--set", 'partition.balance=["vertices"]']
+
 
 @pytest.fixture
 def statistics(small: Path, tmp_path: Path) -> Path:
     path = tmp_path / "made" / "here" / "stats.toml"  # its folder is made
-    assert (
-        invoke(["partition", str(small), "--ranks", "2", "--set", "partition.imbalance=1.1", "--stats", str(path)]) == 0
-    )
+    assert invoke(["partition", str(small), "--ranks", "2", "--no-alternatives", "--stats", str(path), *MADE]) == 0
     return path
 
 

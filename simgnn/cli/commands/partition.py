@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from simgnn.cli.options import ExperimentArgument, JsonOption, RanksOption, SetOption, experiment_of, path_option
 from simgnn.cli.tables.console import Reporter, print_json
 from simgnn.report.terminal import print_table
@@ -17,6 +19,9 @@ def command(
         Path | None,
         path_option("--stats", "FILE", "Also write the partition's statistics, for stats:FILE sources."),
     ] = None,
+    alternatives: Annotated[
+        bool, typer.Option(help="Also partition by METIS's other balances, to show what they would give.")
+    ] = True,
 ) -> None:
     """Partition an experiment's graph and report how good the partition is.
 
@@ -39,19 +44,25 @@ def command(
     random), partition.master (host-majority, balanced, hash, first), partition.alpha and partition.beta (weights of the
     balance of edges and of rows).
 
-    METIS balances what partition.balance names: vertices, edges, train, validation, test. DistDGL's partition balances
-    every type of vertex and its edges: [bold]--set 'partition.balance=["train","validation","test","edges"]'[/bold]
+    METIS balances the work of an epoch (partition.balance=auto): flops and bytes of the experiment's layers, as one
+    weight for a vertex and one for an in-edge. The table of balances shows what balancing vertices or edges alone would
+    give. A list balances each quantity by itself: vertices, edges, train, validation, test; DistDGL's partition every
+    type of vertex and its edges: [bold]--set 'partition.balance=["train","validation","test","edges"]'[/bold]
     With partition.across=hosts METIS divides the graph among hosts first, and then each host's part among its ranks.
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.api.partition import make_partition
+    from simgnn.api.partition import BALANCE_COLUMNS, make_partition
 
     loaded = experiment_of(experiment, overrides, ranks=ranks, trains=False)
-    report = make_partition(loaded, stats=save_stats, progress=Reporter(quiet=as_json))
+    report = make_partition(loaded, stats=save_stats, alternatives=alternatives, progress=Reporter(quiet=as_json))
     if as_json:
         print_json(report.as_dict())
         return
     print_table("", ["partition", ""], report.lines(), left=2)
+    if report.balances:
+        print_table(
+            "fullest rank over the mean (1.00: all ranks have as much)", BALANCE_COLUMNS, report.balance_lines()
+        )
     if report.types:
         columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
         print_table("balance by type of vertex", columns, report.type_lines())
