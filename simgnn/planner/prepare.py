@@ -82,8 +82,8 @@ def prepare(
             sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
         graph = read_graph(experiment, base, progress)
         check_weights(experiment, graph)
-        experiment = with_weights(experiment, graph.facts(), progress.stage)
-        artifact = obtain_partition(experiment, graph, cache, progress)
+        # the experiment stays as it was stated: its weights follow from it
+        artifact = obtain_partition(with_weights(experiment, graph.facts(), progress.stage), graph, cache, progress)
         stats = artifact.stats
         if sampling is None:
             return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
