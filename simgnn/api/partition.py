@@ -1,7 +1,7 @@
 """Makes the partition of an experiment's graph, and measures how good it is."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,7 @@ from simgnn.outputs import check_output_file, make_parent
 from simgnn.partition.balance import rank_loads
 from simgnn.partition.folder import check_cache
 from simgnn.partition.partition import partitioned
-from simgnn.partition.statistics.file import save_stats
+from simgnn.partition.statistics.file import save_partitions
 from simgnn.partition.statistics.partition_stats import DEGREES, Quality, TypeBalance, degree_table, type_balances
 from simgnn.partition.store import PartitionArtifact
 from simgnn.planner.epoch_work import epoch_weights, with_weights
@@ -141,42 +141,57 @@ def make_partition(
     may balance, to compare how evenly ranks are loaded. ``progress`` gets lines of text, as ``print`` does. Raises
     :class:`~simgnn.errors.SimgnnError` for a graph that cannot be read or partitioned."""
     given = experiment if isinstance(experiment, Experiment) else os.fspath(experiment)
-    loaded = with_default_cluster(load_experiment(given, set or {}, ranks=ranks, trains=False), None)
-    if loaded.graph.source.startswith(STATISTICS):
+    loaded = load_experiment(given, set or {}, ranks=ranks, trains=False)
+    return make_partitions([loaded], path_of(stats, "--stats"), alternatives, progress)[0]
+
+
+def make_partitions(
+    experiments: Sequence[Experiment],
+    stats: Path | None,
+    alternatives: bool,
+    progress: Progress | Callable[[str], None] | None,
+) -> tuple[PartitionReport, ...]:
+    """Partition a graph as each of ``experiments`` says, which differ in their ranks; all go to one file ``stats``. The
+    other arguments are those of :func:`make_partition`."""
+    source = experiments[0].graph.source
+    if source.startswith(STATISTICS):
         raise ConfigError(
-            f"graph.source: got '{loaded.graph.source}', expected a graph: a statistics file holds a partition already"
+            f"graph.source: got '{source}', expected a graph: a statistics file holds a partition already"
         )
-    written = path_of(stats, "--stats")
-    if written is not None:
-        check_output_file(written, "--stats")
-        if written.suffix == ".npz":
-            raise ConfigError(f"--stats: got {written}, expected a TOML file: arrays go to a .npz file beside it")
+    if stats is not None:
+        check_output_file(stats, "--stats")
+        if stats.suffix == ".npz":
+            raise ConfigError(f"--stats: got {stats}, expected a TOML file: arrays go to a .npz file beside it")
     check_cache()
     shown = progress_of(progress)
-    graph = read_graph(loaded, None, shown)
-    loaded = with_weights(loaded, graph.facts(), shown.stage)
-    artifact = obtain_partition(loaded, graph, None, shown)
-    if written is not None:
-        make_parent(written)
-        tables = artifact.stats.tables
-        if artifact.kind == "edge-cut":
-            tables = {**tables, DEGREES: degree_table(graph.csr)}
+    graph = read_graph(experiments[0], None, shown)
+    reports, counted = [], []
+    for experiment in experiments:
+        loaded = with_weights(with_default_cluster(experiment, None), graph.facts(), shown.stage)
+        artifact = obtain_partition(loaded, graph, None, shown)
+        cut = artifact.kind == "edge-cut"
+        degrees = {DEGREES: degree_table(graph.csr)} if cut and stats is not None else {}
         made_by = loaded.partition.resolved(loaded.seed).stated()
-        save_stats(replace(artifact.stats, made_by=made_by, tables=tables), written)
-    return PartitionReport(
-        graph=graph.name,
-        vertices=graph.vertices,
-        edges=graph.edges,
-        partition=loaded.partition.label,
-        kind=artifact.kind,
-        ranks=artifact.ranks,
-        quality=artifact.quality,
-        balances=_balances(loaded, graph, artifact, alternatives, shown.stage) if artifact.kind != "vertex-cut" else None,
-        types=type_balances(graph, artifact.partition.owner, artifact.ranks) if artifact.kind != "vertex-cut" else None,
-        made_now=artifact.made,
-        digest=artifact.digest,
-        path=artifact.path,
-    )
+        counted.append(replace(artifact.stats, made_by=made_by, tables={**artifact.stats.tables, **degrees}))
+        report = PartitionReport(
+            graph=graph.name,
+            vertices=graph.vertices,
+            edges=graph.edges,
+            partition=loaded.partition.label,
+            kind=artifact.kind,
+            ranks=artifact.ranks,
+            quality=artifact.quality,
+            balances=_balances(loaded, graph, artifact, alternatives, shown.stage) if cut else None,
+            types=type_balances(graph, artifact.partition.owner, artifact.ranks) if cut else None,
+            made_now=artifact.made,
+            digest=artifact.digest,
+            path=artifact.path,
+        )
+        reports.append(report)
+    if stats is not None:
+        make_parent(stats)
+        save_partitions(counted, stats)
+    return tuple(reports)
 
 
 def _balances(
