@@ -9,6 +9,7 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
+from simgnn.outside import expanded
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.registry import shipped
 
@@ -29,7 +30,7 @@ def from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experime
     # Numba: loaded when a graph is prepared
     from simgnn.partition.statistics.file import load_partitions
 
-    path = Path(experiment.graph.source.removeprefix(STATISTICS)).expanduser()
+    path = expanded(experiment.graph.source.removeprefix(STATISTICS))
     stats = _chosen(experiment, load_partitions(path if path.is_absolute() or base is None else base / path), path)
     experiment, stats = _with_its_partition(experiment, stats, path)
     if not _states_ranks(experiment):
