@@ -130,7 +130,7 @@ def make_partition(
     ranks: int | None = None,
     set: Mapping[str, Any] | None = None,
     stats: PathLike | None = None,
-    alternatives: bool = False,
+    alternatives: bool = True,
     progress: Progress | Callable[[str], None] | None = None,
 ) -> PartitionReport:
     """Partition an experiment's graph, or find the partition that is kept, and measure how good it is. Predictions and
@@ -138,7 +138,7 @@ def make_partition(
 
     ``experiment``, ``ranks``, ``set``: as in :func:`simgnn.load_experiment`. ``stats``: TOML file to write the
     statistics to, for ``graph.source = "stats:FILE"``. ``alternatives``: also partition by what else the partitioner
-    may balance, to compare how evenly ranks are loaded. ``progress`` gets lines of text, as ``print`` does. Raises
+    may balance, to compare how evenly ranks are loaded (METIS runs for each). ``progress`` gets lines of text, as ``print`` does. Raises
     :class:`~simgnn.errors.SimgnnError` for a graph that cannot be read or partitioned."""
     given = experiment if isinstance(experiment, Experiment) else os.fspath(experiment)
     loaded = load_experiment(given, set or {}, ranks=ranks, trains=False)

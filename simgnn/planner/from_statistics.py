@@ -133,8 +133,8 @@ def _policy_faults(experiment: Experiment, stats: PartitionStats, path: Path) ->
         if got is not None and got != known.get(key):
             made = shown(known[key]) if key in known else f"none (partition.kind = '{maker}')"
             problems.append(
-                f"partition.{key}: got {shown(got)}, expected {made}, with which {path} was made: change the key, or "
-                "make the file anew with simgnn partition --stats"
+                f"partition.{key}: got {shown(got)}, but the partition in {path} was made with {made}: remove the key, "
+                "as the file decides, or partition the graph again with this key (simgnn partition --stats FILE)"
             )
     return problems
 
@@ -148,7 +148,10 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
         note = f"{path.name} does not say from which graph it was counted: its numbers are taken as written"
         stats = replace(stats, notes=(*stats.notes, note))
     if known is None:
-        note = f"{path.name} does not say which partition policy made it: the experiment's [partition] is not checked"
+        note = (
+            f"{path.name} does not say how its partition was made, so nobody checked that it is the experiment's "
+            f"partition.kind = '{stated.label}'; state it there as [partition.made_by]"
+        )
         return experiment, replace(stats, notes=(*stats.notes, note))
     problems, maker = _policy_faults(experiment, stats, path), known["kind"]
     if problems:
@@ -157,7 +160,7 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
     found = type(stated) if stated.label == maker else shipped("partition").get(maker)
     if found is None:
         raise ConfigError(
-            f"partition.kind: got '{stated.label}', expected '{maker}', with which {path} was made: state it, since it "
-            "is not a shipped partitioner"
+            f"partition.kind: got '{stated.label}', but the partition in {path} was made with '{maker}', a partitioner "
+            f"of your own: set partition.kind = '{maker}'"
         )
     return experiment.model_copy(update={"partition": found.model_validate(dict(known))}), stats
