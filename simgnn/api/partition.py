@@ -138,8 +138,8 @@ def make_partition(
 
     ``experiment``, ``ranks``, ``set``: as in :func:`simgnn.load_experiment`. ``stats``: TOML file to write the
     statistics to, for ``graph.source = "stats:FILE"``. ``alternatives``: also partition by what else the partitioner
-    may balance, to compare how evenly ranks are loaded (METIS runs for each). ``progress`` gets lines of text, as ``print`` does. Raises
-    :class:`~simgnn.errors.SimgnnError` for a graph that cannot be read or partitioned."""
+    may balance (METIS runs for each), to compare how evenly ranks are loaded. ``progress`` gets lines of text, as
+    ``print`` does. Raises :class:`~simgnn.errors.SimgnnError` for a graph that cannot be read or partitioned."""
     given = experiment if isinstance(experiment, Experiment) else os.fspath(experiment)
     loaded = load_experiment(given, set or {}, ranks=ranks, trains=False)
     return make_partitions([loaded], path_of(stats, "--stats"), alternatives, progress)[0]
