@@ -12,7 +12,6 @@ from simgnn.graph.graph import Graph
 from simgnn.partition.folder import check_cache
 from simgnn.planner.batch_sizes import check_batch_memory, check_training_vertices, sampling_plan
 from simgnn.planner.edge_weights import check_weights
-from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
 from simgnn.policies.placement.store import staged_rows
 from simgnn.progress import Progress
@@ -47,7 +46,6 @@ def sample(
     graph = read_graph(loaded, None, progress)
     check_weights(loaded, graph)
     check_training_vertices(graph)
-    loaded = with_weights(loaded, graph.facts(), progress.stage)
     artifact = obtain_partition(loaded, graph, None, progress)
     plan = sampling_plan(loaded, graph, artifact.partition)
     check_batch_memory(plan, loaded.train.epochs, asks_hosts=False)

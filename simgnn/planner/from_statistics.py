@@ -115,9 +115,10 @@ def _listed(values: Sequence[object]) -> str:
 
 def _other_ranks(experiment: Experiment, found: Sequence[PartitionStats], path: Path) -> ConfigError:
     expected = _listed(sorted({stats.ranks for stats in found}))
+    held = _named(found) if len(found) > 1 else f"a partition into {expected}"
     return ConfigError(
-        f"cluster.ranks_per_host: got a total of {experiment.ranks} processes, expected {expected}: {path} holds "
-        f"{_named(found)}; use --ranks {expected}, or make a file for {experiment.ranks} with simgnn partition --ranks "
+        f"cluster.ranks_per_host: got a total of {experiment.ranks} processes, but {path} holds {held}: "
+        f"use --ranks {expected}, or make a file for {experiment.ranks} with simgnn partition --ranks "
         f"{experiment.ranks} --stats FILE"
     )
 

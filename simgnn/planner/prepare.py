@@ -82,8 +82,7 @@ def prepare(
             sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
         graph = read_graph(experiment, base, progress)
         check_weights(experiment, graph)
-        # the experiment stays as it was stated: its weights follow from it
-        artifact = obtain_partition(with_weights(experiment, graph.facts(), progress.stage), graph, cache, progress)
+        artifact = obtain_partition(experiment, graph, cache, progress)
         stats = artifact.stats
         if sampling is None:
             return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
@@ -110,14 +109,14 @@ def read_graph(experiment: Experiment, base: Path | None = None, progress: Progr
 def obtain_partition(
     experiment: Experiment, graph: "Graph", cache: Path | None = None, progress: Progress = SILENT
 ) -> "PartitionArtifact":
-    """Return the experiment's partition of ``graph``, from the cache or newly made. Its partitioner must have its
-    weights (:func:`with_weights`)."""
+    """Return the experiment's partition of ``graph``, from the cache or newly made."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.store import partition_artifact
 
     progress.stage(f"partition: {experiment.partition.label} into {experiment.ranks}")
     hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
-    return partition_artifact(graph, experiment.partition, hosts, experiment.seed, cache, progress)
+    weighed = with_weights(experiment, graph.facts(), progress.stage)  # stored nowhere: they follow from the experiment
+    return partition_artifact(graph, weighed.partition, hosts, experiment.seed, cache, progress)
 
 
 def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 from paired import Paired, ratio
-from simgnn.cli.backend import CommandBackend
-from simgnn.cli.predict import ChosenProfile, predict
-from simgnn.cli.train import write_run
 
+from simgnn.api.backend import CommandBackend
+from simgnn.api.predict import ChosenProfile, predict
+from simgnn.api.train import write_run
 from simgnn.cli.tables.console import Reporter
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
@@ -64,7 +64,7 @@ def main() -> None:
         for balance in BALANCES:
             experiment = experiment_of(graph, balance, options)
             write_run(prepare(experiment, need_graph=True), profile, options.out / f"{graph}-{balance}", quiet)
-            found = predict(experiment, quiet, chosen).result.epoch_s_median
+            found = predict(experiment, quiet, chosen, limits=False).result.epoch_s_median
             assert found is not None
             predicted[graph][balance] = found
             print(f"{graph} {balance}: predicted {found:.4f} s an epoch", flush=True)

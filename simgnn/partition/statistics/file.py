@@ -87,10 +87,10 @@ def _read(
     arrays.setdefault("hosts", np.zeros(ranks, dtype=np.int64))
     digest, counted = _digest(section.kind, facts, arrays), section.counted_from
     if counted is not None:
-        labels = _labels(facts.name, raw.get("notes", []), raw.get("made_by"))
+        labels = _labels(raw.get("notes", []), raw.get("made_by"))
         for key, kept, found, what in (
             ("numbers", counted.numbers, digest, "the numbers of this file"),
-            ("labels", counted.labels, labels, "the graph's name, the notes or made_by"),
+            ("labels", counted.labels, labels, "the notes or made_by"),
         ):
             if kept is not None and kept != found:
                 raise ConfigError(
@@ -138,14 +138,14 @@ def _section(stats: PartitionStats, companion: Path) -> dict[str, Any]:
         partition["made_by"] = dict(stats.made_by)
     if stats.origin is not None:
         numbers = _digest(stats.kind, stats.facts, arrays)
-        labels = _labels(stats.facts.name, described["notes"], partition.get("made_by"))
+        labels = _labels(described["notes"], partition.get("made_by"))
         partition["counted_from"] = {**asdict(stats.origin), "numbers": numbers, "labels": labels}
     return partition
 
 
-def _labels(name: str, notes: Sequence[str], made_by: Any) -> str:
+def _labels(notes: Sequence[str], made_by: Any) -> str:
     """Compute the digest of a partition's words, as a TOML file holds them."""
-    return json_digest(without_none({"name": name, "notes": list(notes), "made_by": made_by}))
+    return json_digest(without_none({"notes": list(notes), "made_by": made_by}))
 
 
 def _explicit(section: PartitionSection) -> dict[str, NDArray[Any]]:

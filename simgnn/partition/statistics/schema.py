@@ -65,7 +65,7 @@ class GraphSection(_Table):
 
 class CountedFrom(_Table):
     """Table ``[partition.counted_from]``: digests of an :class:`Origin`; ``numbers``: digest of the counts; ``labels``:
-    digest of the graph's name, the notes and ``made_by`` (files of earlier versions have none)."""
+    digest of the notes and ``made_by`` (files of earlier versions have none)."""
 
     graph: str
     cut: str
