@@ -75,6 +75,9 @@ def _flops_and_bytes(
 def _plan_alone(experiment: Experiment, facts: GraphFacts) -> Planned:
     """Plan training by one process that owns the whole graph. A graph without features or labels, which can be divided
     but not trained on, counts as if it had the model's hidden width and one class."""
+    # Numba: loaded when a graph is partitioned
+    from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
+
     widths = experiment.model.widths(facts.feature_width, facts.classes)
     facts = replace(
         facts,
@@ -85,6 +88,9 @@ def _plan_alone(experiment: Experiment, facts: GraphFacts) -> Planned:
     one = np.ones(1, np.int64)
     tables = {f"{name}_rows": one * getattr(facts, f"{name}_vertices") for name in ("train", "validation", "test")}
     tables["block_edges"] = facts.edges * one[:, None]
+    tables["cut_edges"] = tables[SHARED] = 0 * one  # nothing is of other ranks
+    tables |= {name: np.zeros((0, columns), np.int64) for name, columns in ((BY_REPLICAS, 3), (BY_HOSTS, 4))}
+    tables |= dict.fromkeys(LEVELS, np.zeros((0, 3), np.int64))
     if facts.feature_nonzeros is not None:
         # sums over an average neighbourhood in which no two rows store a value in the same column
         reached = min(facts.feature_nonzeros * (1 + facts.edges / facts.vertices), facts.vertices * facts.feature_width)

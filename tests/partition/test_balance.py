@@ -122,6 +122,21 @@ def test_a_graph_that_cannot_be_trained_on_is_divided(rmat: Graph) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("system", "settings"),
+    [
+        ("vanilla", ["schedule.kind=pipelined"]),
+        ("vanilla", ["codec.kind=linear", "freshness.kind=adaptive-vertex", "freshness.epsilon=0.1"]),
+        ("vanilla", ["model.kind=gin", "model.hoist=never"]),
+        ("cagnet", ["partition.kind=metis"]),
+        ("sancus", ["partition.kind=metis"]),
+        ("cdfgnn", ["partition.kind=metis"]),
+    ],
+)
+def test_every_full_graph_policy_has_weights(system: str, settings: list[str], rmat: Graph) -> None:
+    assert weights(rmat.facts(), system, *settings)["edges"] > 0
+
+
 def test_only_who_asks_gets_weights(rmat: Graph) -> None:
     for settings in (["partition.kind=random"], ['partition.balance=["edges"]'], ["partition.weights={edges=2.0}"]):
         experiment = load_experiment("vanilla", settings)
