@@ -11,7 +11,6 @@ from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.graph.load import load_graph
 from simgnn.model.user_layer import user_shape
-from simgnn.outside import expanded
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.epoch_work import with_weights
