@@ -151,7 +151,7 @@ def test_the_same_cut_on_other_hosts_is_replayed_as_it_was(runs: Runs, tmp_path:
 
 def test_what_cannot_be_replayed_is_refused(runs: Runs, tmp_path: Path) -> None:
     folder = runs.of(case(*CACHE, *TRANSFORMED)).finished.folder
-    with pytest.raises(ConfigError, match=r"freshness.kind = 'adaptive-vertex'.*--activity DIR"):
+    with pytest.raises(ConfigError, match=r"freshness.kind = 'adaptive-vertex'.*--activity runs/recorded"):
         find_activity(_prepared(folder, 2), None)
     with pytest.raises(ConfigError, match=r"freshness\.epsilon: got 0\.05, expected 0\.03"):
         find_activity(_prepared(folder, 2, "freshness.epsilon=0.05"), folder)
