@@ -391,6 +391,15 @@ class Partitioner(Policy, ABC):
         """A copy in which every default that depends on the experiment, such as its ``seed``, is filled in."""
         return self
 
+    def weighed(self, weights: Callable[[], Mapping[str, float]]) -> Self:
+        """A copy in which what depends on the work of an epoch is filled in. ``weights()``: the work of a vertex and of
+        each in-edge or training label, by name: "vertices", "edges", "train"."""
+        return self
+
+    def alternatives(self) -> Iterator[tuple[str, Self]]:
+        """Yield this choice, then others that balance something else, each with a short name for a table."""
+        yield self.label, self
+
     def stated(self) -> dict[str, Any]:
         """Kind and every option, as a table that an experiment or a ``stats:`` file may hold."""
         return self.model_dump(mode="json", exclude_none=True)

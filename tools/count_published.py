@@ -76,7 +76,8 @@ def reread_hits(graph: Graph, shares: NDArray[np.float64]) -> NDArray[np.float64
 
 def divided(graph: Graph, ranks: int) -> PartitionStats:
     """Return statistics of a METIS partition with equally many vertices on each rank, on one host."""
-    hosts, metis = np.zeros(ranks, dtype=np.int64), cast(Partitioner, shipped("partition")["metis"]())
+    hosts = np.zeros(ranks, dtype=np.int64)
+    metis = cast(Partitioner, shipped("partition")["metis"].model_validate({"balance": ("vertices",)}))
     return partition_stats(graph, partitioned(metis, graph, hosts, 0), hosts, "none")
 
 

@@ -21,7 +21,8 @@ from simgnn.tomlfile import load_toml
 
 @dataclass(frozen=True)
 class Validation:
-    """The scores of a suite; whether they hold its bars; the folder of its runs, None if nothing was run."""
+    """The scores of a suite; whether they hold its bars (not if a noisy machine makes them inconclusive, which
+    ``board.outcome`` says); the folder of its runs, None if nothing was run."""
 
     board: Scoreboard | PublishedBoard | CollectiveBoard
     holds: bool
@@ -46,7 +47,6 @@ def validate(
         if out is not None:
             suite_runs.check_stored(out, load_suite(find_suite(suite)))
         board = suite_runs.rescore(folder, backend)
-        holds = bool(board.guarded) if out is None else board.holds
     else:
         path = find_suite(suite)
         kind = load_toml(path).get("kind", "runs")
@@ -61,13 +61,12 @@ def validate(
         if not TruthFolder(folder).profile.is_file():
             check_counts(loaded.calibration.ranks, "calibration.ranks")
         board = suite_runs.validate(loaded, folder, backend)
-        holds = board.holds
     if keep is not None:
         suite_runs.keep(folder, keep)
     if report is not None:
         make_parent(report)
         write_report(board, report)
-    return Validation(board, holds, folder)
+    return Validation(board, board.outcome == "passed", folder)
 
 
 def _score_others(kind: str, path: Path, backend: CommandBackend) -> Validation:

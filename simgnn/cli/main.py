@@ -95,8 +95,8 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with a status: 0 success, 2 bad input, 3 out of memory predicted, 141 nobody reads
-    the output any more, 1 any other failure."""
+    """Run the command line and exit with a status: 0 success, 2 bad input, 3 out of memory predicted, 4 a validation
+    on a machine too noisy to judge, 141 nobody reads the output any more, 1 any other failure."""
     signal.signal(signal.SIGTERM, _terminated)
     sys.exit(ended_quietly(lambda: invoke(sys.argv[1:] if arguments is None else arguments)))
 
@@ -116,7 +116,7 @@ def invoke(arguments: Sequence[str]) -> int:
             return READER_GONE
         if code == 130:  # so typer ends a command at Ctrl-C, without a word
             _tell("interrupted")
-        return code if isinstance(code, int) and 0 <= code <= 3 else 1
+        return code if isinstance(code, int) and 0 <= code <= 4 else 1
     except SimgnnError as error:
         _tell(*error.problems)
         return error.exit_status

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simgnn.errors import ConfigError
-from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.graph.load import load_graph
 from simgnn.model.user_layer import user_shape
-from simgnn.outside import expanded
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.edge_weights import check_weights
+from simgnn.planner.epoch_work import with_weights
+from simgnn.planner.from_statistics import STATISTICS as STATISTICS
+from simgnn.planner.from_statistics import from_statistics
+from simgnn.planner.from_statistics import with_default_cluster as with_default_cluster
 from simgnn.planner.make_plan import Planned, check_trains, plan
 from simgnn.progress import SILENT, Progress
-from simgnn.registry import reported, shipped
+from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import load_sizes
 
 if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
     from simgnn.partition.store import PartitionArtifact
     from simgnn.planner.batch_sizes import PreparedBatches
-
-STATISTICS = "stats:"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def prepare(
             if need_graph:
                 why = "a statistics file can be simulated, not trained on"
                 raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
-            experiment, stats = _from_statistics(experiment, base)
+            experiment, stats = from_statistics(experiment, base)
             if experiment.sampling is None:
                 return Prepared(experiment, stats, plan(experiment, stats))
             return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
@@ -95,13 +95,6 @@ def prepare(
         return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
 
 
-def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None) -> Experiment:
-    """Return the experiment with missing hosts and ranks per host from ``default`` (else one rank)."""
-    hosts, each = default or (1, 1)
-    stated = experiment.cluster
-    return experiment.with_cluster(stated.hosts or hosts, stated.ranks_per_host or each)
-
-
 def read_graph(experiment: Experiment, base: Path | None = None, progress: Progress = SILENT) -> "Graph":
     """Load the experiment's graph."""
     section = experiment.graph
@@ -121,34 +114,8 @@ def obtain_partition(
 
     progress.stage(f"partition: {experiment.partition.label} into {experiment.ranks}")
     hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
-    return partition_artifact(graph, experiment.partition, hosts, experiment.seed, cache, progress)
-
-
-def _from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experiment, PartitionStats]:
-    # Numba: loaded when a graph is prepared
-    from simgnn.partition.statistics.file import load_stats
-
-    path = expanded(experiment.graph.source.removeprefix(STATISTICS))
-    stats = load_stats(path if path.is_absolute() or base is None else base / path)
-    experiment, stats = _with_its_partition(experiment, stats, path)
-    cluster = experiment.cluster
-    if cluster.hosts is None and cluster.ranks_per_host is None:
-        each = np.bincount(stats.hosts)
-        if len(each) == 0 or np.any(each != each[0]) or np.any(np.diff(stats.hosts) < 0):
-            raise ConfigError(
-                f"cluster: missing, and the hosts in {path} have different numbers of ranks; set cluster.hosts and "
-                "cluster.ranks_per_host"
-            )
-        experiment = experiment.with_cluster(len(each), int(each[0]))
-    else:
-        experiment = with_default_cluster(experiment, None)
-    if experiment.ranks != stats.ranks:
-        raise ConfigError(
-            f"cluster.ranks_per_host: got a total of {experiment.ranks} processes, but {path} holds a partition into "
-            f"{stats.ranks}: use --ranks {stats.ranks}, or make a file for {experiment.ranks} with simgnn partition "
-            f"--ranks {experiment.ranks} --stats FILE"
-        )
-    return experiment, stats.on_hosts(np.asarray(experiment.rank_hosts(), dtype=np.int64))
+    weighed = with_weights(experiment, graph.facts(), progress.stage)  # stored nowhere: they follow from the experiment
+    return partition_artifact(graph, weighed.partition, hosts, experiment.seed, cache, progress)
 
 
 def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:
@@ -174,35 +141,3 @@ def _from_counted(experiment: Experiment, stats: PartitionStats, counted: Path) 
     resolved = experiment.model_copy(update={"placement": store.caching(hot_rows)})
     stats = replace(stats, tables={**stats.tables, **sizes.locality})
     return Prepared(experiment, stats, plan(resolved, stats, sizes))
-
-
-def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:
-    """Return the experiment with the partition policy that made the statistics.
-
-    Raises :class:`ConfigError` if the experiment states another one."""
-    known, stated = stats.made_by, experiment.partition
-    if known is None:
-        note = (
-            f"{path.name} does not say how its partition was made, so nobody checked that it is the experiment's "
-            f"partition.kind = '{stated.label}'; state it there as [partition.made_by]"
-        )
-        return experiment, replace(stats, notes=(*stats.notes, note))
-    problems, maker = [], known["kind"]
-    for key in sorted(stated.model_fields_set & set(type(stated).model_fields)):
-        got = stated.model_dump(mode="json")[key]
-        if got is not None and got != known.get(key):
-            made = shown(known[key]) if key in known else f"none (partition.kind = '{maker}')"
-            problems.append(
-                f"partition.{key}: got {shown(got)}, but the partition in {path} was made with {made}: remove the key, "
-                "as the file decides, or partition the graph again with this key (simgnn partition --stats FILE)"
-            )
-    if problems:
-        raise ConfigError(problems)
-    # a file of statistics never has code imported: only the experiment may name a partitioner of the user's own
-    found = type(stated) if stated.label == maker else shipped("partition").get(maker)
-    if found is None:
-        raise ConfigError(
-            f"partition.kind: got '{stated.label}', but the partition in {path} was made with '{maker}', a partitioner "
-            f"of your own: set partition.kind = '{maker}'"
-        )
-    return experiment.model_copy(update={"partition": found.model_validate(dict(known))}), stats

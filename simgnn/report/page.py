@@ -15,6 +15,7 @@ STYLE = (
     "table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .7rem;border-bottom:1px solid #ddd;"
     "text-align:right}td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}"
     "caption{text-align:left;font-weight:bold}"
+    "dl{display:grid;grid-template-columns:max-content auto;gap:.1rem 1rem;font-size:13px;color:#555}dd{margin:0}"
 )
 
 
@@ -51,6 +52,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = ""
     caption = f"<caption>{html.escape(title)}</caption>" if title else ""
     head = line(columns, "th") if any(columns) else ""
     return f"<table>{caption}{head}{''.join(line(row, 'td') for row in rows)}</table>"
+
+
+def definitions(entries: Mapping[str, str]) -> str:
+    """Return terms and what they mean as an HTML list."""
+    lines = (f"<dt>{html.escape(term)}</dt><dd>{html.escape(text)}</dd>" for term, text in entries.items())
+    return f"<dl>{''.join(lines)}</dl>"
 
 
 def scatter(groups: Mapping[str, Mapping[str, Any]], across: str, upright: str, diagonal: bool = True) -> "go.Figure":

@@ -1,10 +1,11 @@
 """Scores of predictions as tables on a terminal, and a scoreboard as a self-contained HTML page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simgnn.report.page import paragraphs, scatter, table, write_page
+from simgnn.report.page import definitions, paragraphs, scatter, table, write_page
 from simgnn.report.terminal import print_table, terminal
 from simgnn.study.collectives import CollectiveBoard
 from simgnn.study.published.score import PublishedBoard
@@ -12,15 +13,86 @@ from simgnn.study.validate.scoreboard import SIMULATOR, CaseLine, Scoreboard, Ve
 
 ABSENT = "-"
 Rows = list[list[str]]
+CASE_COLUMNS: Mapping[str, str] = {
+    "experiment": "graph, partition, ranks (P), topology and experiment of the suite",
+    "predicted": "epoch time that the simulator predicted before the first run",
+    "measured": "median epoch time of all repeats; of a run the median of all epochs after the first",
+    "spread": "half the range of the repeats over their median: how far runs of the same experiment lie apart",
+    "error": "predicted over measured, less 1: below 0 the prediction was too short",
+    "2 x noise": "twice the standard error of the measured median: an error below it may be chance",
+    "drift": "time of a fixed piece of reference work beside the runs over that at calibration: above 1 the machine "
+    "was slower than when it was calibrated. Nothing is corrected for it",
+}
+"""Columns of each table and what they mean, as also in the tables below."""
+SCORE_COLUMNS: Mapping[str, str] = {
+    "predictor": "the simulator, a roofline with alpha-beta messages, or a regression on flops and bytes fitted to the "
+    "other groups",
+    "cases": "which experiments are scored",
+    "n": "number of experiments",
+    "median": "median of the absolute errors",
+    "mean": "mean of the absolute errors",
+    "p90": "ninth decile of the absolute errors",
+    "max": "largest absolute error",
+    "bias": "median of the signed errors: below 0 most predictions were too short",
+    "tau (pairs)": "Kendall's tau: 1 if every pair of experiments is in the right order, -1 if none; pairs that differ "
+    "by more than noise",
+    "regret (n)": "how much slower than the best the predicted best was, mean over n decisions",
+    "coverage": "share of measured medians inside the 90 % prediction interval",
+}
+PART_COLUMNS: Mapping[str, str] = {
+    "part": "mean over ranks of computing, waiting and transfer; memory of the fullest rank",
+    "cases": "which experiments are scored",
+    "n": "number of experiments",
+    "median error": "median absolute error as a share of the measured epoch (memory: of the measured memory)",
+    "bias": "median signed error, as a share of the same",
+}
+BAR_COLUMNS: Mapping[str, str] = {
+    "cases": "which experiments are judged",
+    "bar": "the figure that is judged, as in the score",
+    "limit": "what the suite demands of it: most of errors and regret, least of tau, both ends of coverage",
+    "figure": "the figure as measured",
+    "noise forgiven": "the figure that is compared with the limit: an error within two standard errors of its measured "
+    "median counts as the limit at most, and coverage moves towards its limit as far as noise may explain",
+    "holds": "whether the limit is met. A limit met because noisy runs excuse errors far beyond it makes a validation "
+    "inconclusive",
+}
+SELF_TEST_COLUMNS: Mapping[str, str] = {
+    "variant": "the rate of the profile that was made wrong before predicting again: a score that does not notice this "
+    "would not notice a wrong simulator either",
+    "median error": "median absolute error of these predictions",
+    "fails": "bars that fail with them",
+    "noticed": "whether a bar fails because of it",
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A table: ``columns`` and what each means, ``rows`` of cells."""
+
+    title: str
+    columns: Mapping[str, str]
+    rows: Rows
 
 
 def print_scoreboard(board: Scoreboard) -> None:
-    """Print cases, scores of all predictors, parts, accuracy limits, sensitivity and drift."""
-    for title, columns, rows in _tables(board):
-        if rows:
-            print_table(title, columns, rows)
-    for line in closing_lines(board):
+    """Print cases, scores of all predictors, parts, accuracy limits, sensitivity and drift, and the verdict last."""
+    for shown in _tables(board):
+        if shown.rows:
+            print_table(shown.title, list(shown.columns), shown.rows)
+    for line in (*closing_lines(board), verdict_line(board)):
         terminal().print(line)
+
+
+def verdict_line(board: Scoreboard) -> str:
+    """Say in a sentence whether the predictions passed, failed, or could not be judged, and why."""
+    outcome = board.outcome
+    if outcome == "inconclusive":
+        return f"inconclusive: too noisy: {'; '.join(board.inconclusive)}. Repeat when nothing else runs."
+    if outcome == "passed":
+        return "passed: every bar holds, and every rate made wrong on purpose is noticed"
+    failed = [f"{entry.group}: {entry.bar}" for entry in board.guard or board.verdicts if not entry.holds]
+    failed += [f"self-test: {entry.variant} is not noticed" for entry in board.sensitivity if not entry.worse]
+    return f"failed: {', '.join(failed)}"
 
 
 def closing_lines(board: Scoreboard) -> list[str]:
@@ -51,7 +123,7 @@ def closing_lines(board: Scoreboard) -> list[str]:
 
 
 def write_report(board: Scoreboard, path: Path) -> None:
-    """Write the scoreboard as an HTML page, atomically."""
+    """Write the scoreboard as an HTML page, atomically: verdict and origin first, each column explained."""
     groups = {
         topology: _points([line for line in board.cases if line.case.topology == topology])
         for topology in dict.fromkeys(line.case.topology for line in board.cases)
@@ -59,8 +131,18 @@ def write_report(board: Scoreboard, path: Path) -> None:
     figure = scatter(
         groups, "measured epoch, s (bars: half range of repeats)", "predicted epoch, s (bars: 90 % interval)"
     )
-    tables = [table(columns, rows, title) for title, columns, rows in _tables(board) if rows]
-    write_page(path, f"Validation: {board.suite}", [paragraphs(closing_lines(board)), figure, *tables])
+    origin = board.origin
+    made = [
+        verdict_line(board),
+        f"Predictions frozen on {origin.frozen}, before the first run. Machine: {origin.machine}. Versions: "
+        f"{', '.join(f'{name} {version}' for name, version in origin.versions.items())}.",
+    ]
+    tables = [
+        table(list(shown.columns), shown.rows, shown.title) + definitions(shown.columns)
+        for shown in _tables(board)
+        if shown.rows
+    ]
+    write_page(path, f"Validation: {board.suite}", [paragraphs([*made, *closing_lines(board)]), figure, *tables])
 
 
 def _points(lines: Sequence[CaseLine]) -> dict[str, Any]:
@@ -79,7 +161,7 @@ def _points(lines: Sequence[CaseLine]) -> dict[str, Any]:
     }
 
 
-def _tables(board: Scoreboard) -> list[tuple[str, list[str], Rows]]:
+def _tables(board: Scoreboard) -> list[Shown]:
     cases = [
         [line.case.name, f"{line.predicted_s:.4f} s", f"{line.measured_s:.4f} s", _percent(line.spread),
          _percent(line.error, signed=True), _percent(None if line.noise is None else 2 * line.noise),
@@ -94,29 +176,15 @@ def _tables(board: Scoreboard) -> list[tuple[str, list[str], Rows]]:
         [entry.variant, _percent(entry.score.median_error), ", ".join(entry.fails), _word(entry.worse)]
         for entry in board.sensitivity
     ]
-    scores = ["predictor", "cases", "n", "median", "mean", "p90", "max", "bias", "tau (pairs)", "regret (n)"]
-    bars = ["cases", "bar", "limit", "figure, noise forgiven", "holds"]
     return [
-        (
-            "Median epoch of each experiment",
-            ["experiment", "predicted", "measured", "spread", "error", "2 x noise", "drift"],
-            cases,
-        ),
-        ("Score of each predictor", [*scores, "coverage"], _score_rows(board)),
-        (
-            "Parts of the simulator's epoch (errors as shares of the epoch; memory: of itself)",
-            ["part", "cases", "n", "median error", "bias"],
-            parts,
-        ),
-        (
-            "Bars (errors and coverage with noise forgiven; raw in the score above)",
-            bars,
-            [_verdict_row(entry) for entry in board.verdicts],
-        ),
-        ("Bounds on the runs that are kept", bars, [_verdict_row(entry) for entry in board.guard]),
-        (
+        Shown("Median epoch of each experiment", CASE_COLUMNS, cases),
+        Shown("Score of each predictor", SCORE_COLUMNS, _score_rows(board)),
+        Shown("Parts of the simulator's epoch", PART_COLUMNS, parts),
+        Shown("Bars", BAR_COLUMNS, [_verdict_row(entry) for entry in board.verdicts]),
+        Shown("Bounds on the runs that are kept", BAR_COLUMNS, [_verdict_row(entry) for entry in board.guard]),
+        Shown(
             "Self-test: predicted again with a rate made wrong on purpose, the score must fail",
-            ["variant", "median error", "fails", "noticed"],
+            SELF_TEST_COLUMNS,
             noticed,
         ),
     ]
@@ -140,7 +208,14 @@ def _verdict_row(entry: Verdict) -> list[str]:
     limits = entry.limit if isinstance(entry.limit, tuple) else (entry.limit,)
     # tau and "better" (how many times better) are plain numbers, not shares
     show: Any = _figure if entry.bar == "tau" or entry.bar.startswith("better") else _percent
-    return [entry.group, entry.bar, " .. ".join(map(show, limits)), show(entry.figure), _word(entry.holds)]
+    return [
+        entry.group,
+        entry.bar,
+        " .. ".join(map(show, limits)),
+        show(entry.raw),
+        show(entry.figure),
+        _word(entry.holds),
+    ]
 
 
 def _word(holds: bool) -> str:

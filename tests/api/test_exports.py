@@ -26,7 +26,7 @@ SIGNATURES = {
     "list_hardware": "",
     "list_systems": "",
     "load_experiment": EXPERIMENT,
-    "make_partition": "experiment, *, ranks=None, set=None, stats=None, progress=None",
+    "make_partition": "experiment, *, ranks=None, set=None, stats=None, alternatives=True, progress=None",
     "run": f"{EXPERIMENT}, out=None, force=False, resume=False, log=None, progress=None",
     "simulate": f"{EXPERIMENT}, activity=None, out=None, force=False, thorough=False, progress=None",
 }

@@ -13,7 +13,7 @@ RANKS = 8
 OPTIONS = {"vertices": 20_000, "edges": 200_000}
 
 
-@pytest.mark.parametrize("policy", [Ebv(), Metis()], ids=lambda policy: policy.kind)
+@pytest.mark.parametrize("policy", [Ebv(), Metis(balance=("vertices",))], ids=lambda policy: policy.kind)
 def test_partition(benchmark, policy: Ebv | Metis) -> None:
     graph = load_graph("synthetic:rmat", options=OPTIONS)
     partition = benchmark(policy.partition, graph, np.zeros(RANKS, dtype=np.int64), 0)
@@ -22,6 +22,6 @@ def test_partition(benchmark, policy: Ebv | Metis) -> None:
 
 def test_local_graphs(benchmark) -> None:
     graph = load_graph("synthetic:rmat", options=OPTIONS)
-    partition = partitioned(Metis(), graph, np.zeros(RANKS, dtype=np.int64), 0)
+    partition = partitioned(Metis(balance=("vertices",)), graph, np.zeros(RANKS, dtype=np.int64), 0)
     found = benchmark(lambda: list(build_local_graphs(graph.csr, partition, "rcm")))
     assert sum(len(local.owned) for local in found) == graph.vertices

@@ -66,7 +66,7 @@ FILES = {
         ["partition.imbalance: an option of partition.kind = 'metis' only", "'random' takes"],
     ),
     "imbalance below one": ("[partition]\nimbalance = 0.9\n", ["partition.imbalance: got 0.9, expected a number > 1"]),
-    "unknown balance": ('[partition]\nbalance = ["rows"]\n', ["partition.balance: got ['rows']", "'vertices'"]),
+    "unknown balance": ('[partition]\nbalance = ["rows"]\n', ["partition.balance: got ['rows']", "vertices"]),
     "empty balance": ("[partition]\nbalance = []\n", ["partition.balance: got []"]),
     "vertex-cut with halo": ('[partition]\nkind = "ebv"\n', ["partition.kind: got 'ebv'", "divides vertices"]),
     "constraints and imbalance": (

@@ -265,7 +265,7 @@ def test_a_file_of_statistics_imports_no_partitioner(
     assert invoke(["partition", str(with_kinds(small, partition=kind)), "--ranks", "2", "--stats", str(stats)]) == 0
     (tmp_path / "imported").unlink()
     text = stats.read_text().replace(module, other := own())
-    stats.write_text(text)
+    stats.write_text(re.sub(r"^labels = .*\n", "", text, flags=re.M))  # its digest would tell that it was edited
     assert load_stats(stats).made_by == {"kind": f"{other}:Stripes", "reorder": "rcm", "offset": 0}
     arguments = ["simulate", "vanilla", "--set", f"graph.source=stats:{stats}", "--hardware", "dgx-a100"]
     capsys.readouterr()

@@ -23,6 +23,7 @@ from simgnn.graph.graph import Graph
 from simgnn.partition.local.shards import shard_artifact
 from simgnn.partition.store import partition_artifact
 from simgnn.planner.directory import write_run_directory
+from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import Prepared
 from simgnn.policy import Schedule
@@ -72,6 +73,7 @@ def prepared_run(
     ).with_cluster(hosts, ranks // hosts)
     places = np.array(experiment.rank_hosts(), dtype=np.int64)
     cache = folder.parent / "cache"
+    experiment = with_weights(experiment, graph.facts(), lambda text: None)
     artifact = partition_artifact(graph, experiment.partition, places, experiment.seed, cache)
     shards = shard_artifact(graph, artifact, experiment.train.dtype, cache)
     scheduled = experiment if schedule is None else experiment.model_copy(update={"schedule": schedule})

@@ -68,7 +68,7 @@ def test_several_constraints_balance_types_that_plain_metis_does_not() -> None:
             balance.type: balance
             for balance in type_balances(graph, partitioned(Metis(**fields), graph, hosts(4), 0).owner, 4)
         }
-        for fields in ({}, {"balance": CONSTRAINTS})
+        for fields in ({"balance": ("vertices",)}, {"balance": CONSTRAINTS})
     )
     assert plain["train"].vertex_imbalance > 2
     for name in TYPES:

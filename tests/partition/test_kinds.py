@@ -21,7 +21,7 @@ from simgnn.policy import Partitioner
 from simgnn.registry import shipped
 
 BLOCKS = [BlockRow(), BlockRow(permutation="random"), BlockRow(permutation="degree-balanced")]
-ALL: list[Partitioner] = [Random(), *BLOCKS, Metis(), Ebv(), Hdrf(), Dbh(), RandomEdges()]
+ALL: list[Partitioner] = [Random(), *BLOCKS, Metis(balance=("vertices",)), Ebv(), Hdrf(), Dbh(), RandomEdges()]
 
 
 def hosts(ranks: int) -> np.ndarray:
@@ -82,7 +82,7 @@ def test_degree_balanced_deals_to_and_fro() -> None:
 
 def test_metis_cuts_less_than_random_and_balances() -> None:
     ring = graph_of(np.stack((np.arange(400), (np.arange(400) + 1) % 400), axis=1), 400)
-    owner = partitioned(Metis(imbalance=1.01), ring, hosts(4), seed=0)
+    owner = partitioned(Metis(balance=("vertices",), imbalance=1.01), ring, hosts(4), seed=0)
     destination = np.repeat(np.arange(400), ring.csr.degrees())
     assert np.count_nonzero(owner.owner[destination] != owner.owner[ring.csr.indices]) == 8
     assert owner.rows().max() <= 101
@@ -99,7 +99,7 @@ def test_metis_balances_one_other_quantity(what: str) -> None:
 
 def test_metis_takes_directed_graphs() -> None:
     graph = random_graph(300, 900, symmetric=False)
-    assert partitioned(Metis(), graph, hosts(3), seed=0).rows().min() > 0
+    assert partitioned(Metis(balance=("vertices",)), graph, hosts(3), seed=0).rows().min() > 0
 
 
 def test_several_constraints_by_dgl() -> None:

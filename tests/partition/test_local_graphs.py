@@ -27,7 +27,7 @@ def test_any_graph_is_cut_exactly(graph: Graph, ranks: int, seed: int, reorder: 
     check_local_graphs(graph, partition, locals_)
 
 
-@pytest.mark.parametrize("policy", [Random(), BlockRow(permutation="degree-balanced"), Metis()])
+@pytest.mark.parametrize("policy", [Random(), BlockRow(permutation="degree-balanced"), Metis(balance=("vertices",))])
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_aggregation_over_ranks_equals_the_whole(policy: Random, symmetric: bool) -> None:
     graph = random_graph(300, 2000, symmetric=symmetric)

@@ -20,7 +20,7 @@ def crossing(graph: Graph, host: np.ndarray) -> int:
     return int(np.count_nonzero(destination != host[graph.csr.indices]))
 
 
-def last_alone(graph: Graph, parts: int) -> np.ndarray:
+def last_alone(graph: Graph, parts: int, vertices: object) -> np.ndarray:
     """All vertices but one in the first part."""
     return (np.arange(graph.vertices) == graph.vertices - 1).astype(np.int32)
 
@@ -28,8 +28,8 @@ def last_alone(graph: Graph, parts: int) -> np.ndarray:
 @pytest.mark.parametrize("hosts", [HOSTS, np.array([0, 1, 0, 1, 1, 0])])
 def test_hosts_have_what_a_partition_among_them_gives(hosts: np.ndarray) -> None:
     graph = random_graph(600, 3000)
-    owner = partitioned(Metis(across="hosts"), graph, hosts, 0).owner
-    among_hosts = partitioned(Metis(), graph, np.arange(2), 0).owner
+    owner = partitioned(Metis(balance=("vertices",), across="hosts"), graph, hosts, 0).owner
+    among_hosts = partitioned(Metis(balance=("vertices",)), graph, np.arange(2), 0).owner
     np.testing.assert_array_equal(hosts[owner], among_hosts)
     rows = np.bincount(owner, minlength=6)
     assert rows.min() > 0.8 * 100
@@ -39,7 +39,9 @@ def test_hosts_have_what_a_partition_among_them_gives(hosts: np.ndarray) -> None
 @pytest.mark.parametrize("hosts", [np.zeros(3, np.int64), np.arange(3)])
 def test_one_host_or_one_rank_each_is_the_flat_partition(hosts: np.ndarray) -> None:
     graph = random_graph(300, 900)
-    nested, flat = (partitioned(Metis(across=across), graph, hosts, 3).owner for across in ("hosts", "ranks"))
+    nested, flat = (
+        partitioned(Metis(balance=("vertices",), across=across), graph, hosts, 3).owner for across in ("hosts", "ranks")
+    )
     np.testing.assert_array_equal(nested, flat)
 
 
@@ -50,7 +52,7 @@ def test_ranks_of_a_host_share_its_part_by_its_own_edges() -> None:
     joined = np.array([[0, 50], [100, 150]])  # of two rings each, so that hosts cut nothing
     graph = graph_of(np.concatenate((np.stack((place, ring), axis=1), joined)), 200)
     hosts = np.array([0, 0, 1, 1])
-    owner = partitioned(Metis(across="hosts", imbalance=1.01), graph, hosts, 0).owner
+    owner = partitioned(Metis(balance=("vertices",), across="hosts", imbalance=1.01), graph, hosts, 0).owner
     assert crossing(graph, hosts[owner]) == 0
     assert crossing(graph, owner) == 4  # both directions of the two edges between rings
     assert np.bincount(owner).tolist() == [50] * 4
@@ -99,7 +101,7 @@ def test_a_host_without_vertices_of_a_type_is_divided_by_the_others() -> None:
 def test_what_cannot_be_nested_is_refused() -> None:
     graph = random_graph(60, 200)
     with pytest.raises(ConfigError, match=r"partition\.across.*hosts have 1, 2 ranks.*as many on each"):
-        partitioned(Metis(across="hosts"), graph, np.array([0, 1, 1]), 0)
+        partitioned(Metis(balance=("vertices",), across="hosts"), graph, np.array([0, 1, 1]), 0)
     with pytest.raises(ConfigError, match=r"partition\.across.*host 1 got 1 vertices.*2 ranks.*use fewer ranks"):
         nested_owner(graph, np.array([0, 0, 1, 1]), last_alone)
     object.__setattr__(graph, "test_mask", None)

@@ -22,7 +22,7 @@ from simgnn.partition.store import partition_artifact
 @pytest.mark.alone
 def test_arxiv_is_cut_exactly_and_fast(data_dir: Path) -> None:
     graph = load_graph(str(data_dir / "ogbn_arxiv.npz"))
-    partition = partitioned(Metis(), graph, np.zeros(4, dtype=np.int64), seed=0)
+    partition = partitioned(Metis(balance=("vertices",)), graph, np.zeros(4, dtype=np.int64), seed=0)
     next(build_local_graphs(graph.csr, partition))  # compiles
     start = time.perf_counter()
     locals_ = list(build_local_graphs(graph.csr, partition))
@@ -34,7 +34,7 @@ def test_arxiv_is_cut_exactly_and_fast(data_dir: Path) -> None:
 def test_sparse_features_of_a_real_graph(data_dir: Path, tmp_path: Path) -> None:
     graph = load_graph(str(data_dir / "coauthor_physics.npz"))
     hosts = np.array([0, 0, 1])
-    artifact = partition_artifact(graph, Metis(), hosts, 0, tmp_path)
+    artifact = partition_artifact(graph, Metis(balance=("vertices",)), hosts, 0, tmp_path)
     stats = artifact.stats
     assert stats.tables["feature_nonzeros"].sum() == graph.facts().feature_nonzeros
     assert (stats.tables["aggregated_feature_nonzeros"] >= stats.tables["feature_nonzeros"]).all()
@@ -49,7 +49,10 @@ def test_sparse_features_of_a_real_graph(data_dir: Path, tmp_path: Path) -> None
 def test_partitioners_in_the_expected_order(data_dir: Path, tmp_path: Path) -> None:
     graph = load_graph(str(data_dir / "cora.npz"))
     hosts = np.arange(4) // 2
-    metis, random, ebv = (partition_artifact(graph, p, hosts, 0, tmp_path).quality for p in (Metis(), Random(), Ebv()))
+    metis, random, ebv = (
+        partition_artifact(graph, p, hosts, 0, tmp_path).quality
+        for p in (Metis(balance=("vertices",)), Random(), Ebv())
+    )
     assert metis.edge_cut is not None
     assert random.edge_cut is not None
     assert metis.edge_cut < 0.2 * random.edge_cut

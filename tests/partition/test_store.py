@@ -51,7 +51,9 @@ def same_replica(kept: RankGraph, made: ReplicaGraph) -> None:
     assert all((kept.mirrored[peer] == rows).all() for peer, rows in made.mirrored.items())
 
 
-@pytest.mark.parametrize("policy", [Random(), Metis(), Ebv(), BlockRow(reorder="degree")], ids=lambda p: p.kind)
+@pytest.mark.parametrize(
+    "policy", [Random(), Metis(balance=("vertices",)), Ebv(), BlockRow(reorder="degree")], ids=lambda p: p.kind
+)
 def test_what_is_kept_is_what_was_made(policy: Partitioner, tmp_path: Path) -> None:
     graph = random_graph(120, 400, width=5)
     artifact = partition_artifact(graph, policy, HOSTS, 0, tmp_path)
@@ -85,17 +87,17 @@ def test_what_is_kept_is_what_was_made(policy: Partitioner, tmp_path: Path) -> N
 
 def test_the_key_is_the_content(tmp_path: Path) -> None:
     graph = random_graph(60, 200)
-    first = partition_artifact(graph, Metis(), HOSTS, 0, tmp_path)
-    renamed = partition_artifact(replace(graph, name="renamed"), Metis(), HOSTS, 0, tmp_path)
+    first = partition_artifact(graph, Metis(balance=("vertices",)), HOSTS, 0, tmp_path)
+    renamed = partition_artifact(replace(graph, name="renamed"), Metis(balance=("vertices",)), HOSTS, 0, tmp_path)
     assert renamed.path == first.path
     assert not renamed.made
     assert renamed.stats.facts.name == "renamed"
     others = [
-        partition_artifact(graph, Metis(imbalance=1.1), HOSTS, 0, tmp_path),
-        partition_artifact(graph, Metis(reorder="none"), HOSTS, 0, tmp_path),
-        partition_artifact(graph, Metis(), np.array([0, 1, 1]), 0, tmp_path),
-        partition_artifact(graph, Metis(), HOSTS, 1, tmp_path),
-        partition_artifact(random_graph(60, 201), Metis(), HOSTS, 0, tmp_path),
+        partition_artifact(graph, Metis(balance=("vertices",), imbalance=1.1), HOSTS, 0, tmp_path),
+        partition_artifact(graph, Metis(balance=("vertices",), reorder="none"), HOSTS, 0, tmp_path),
+        partition_artifact(graph, Metis(balance=("vertices",)), np.array([0, 1, 1]), 0, tmp_path),
+        partition_artifact(graph, Metis(balance=("vertices",)), HOSTS, 1, tmp_path),
+        partition_artifact(random_graph(60, 201), Metis(balance=("vertices",)), HOSTS, 0, tmp_path),
     ]
     assert len({first.path, *(other.path for other in others)}) == 6
     assert all(other.made for other in others)
@@ -103,9 +105,9 @@ def test_the_key_is_the_content(tmp_path: Path) -> None:
 
 def test_metis_runs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(60, 200)
-    kept = partition_artifact(graph, Metis(), HOSTS, 0, tmp_path).partition.digest
+    kept = partition_artifact(graph, Metis(balance=("vertices",)), HOSTS, 0, tmp_path).partition.digest
     monkeypatch.setattr("simgnn.partition.algorithms.metis.metis_owner", None)
-    assert partition_artifact(graph, Metis(), HOSTS, 0, tmp_path).partition.digest == kept
+    assert partition_artifact(graph, Metis(balance=("vertices",)), HOSTS, 0, tmp_path).partition.digest == kept
 
 
 def test_default_folder_is_the_environment(artefact_cache: Path) -> None:
@@ -115,7 +117,7 @@ def test_default_folder_is_the_environment(artefact_cache: Path) -> None:
 
 
 def _make(cache: Path, results: "multiprocessing.Queue[tuple[bool, str]]") -> None:
-    artifact = partition_artifact(random_graph(2000, 9000), Metis(), HOSTS, 0, cache)
+    artifact = partition_artifact(random_graph(2000, 9000), Metis(balance=("vertices",)), HOSTS, 0, cache)
     results.put((artifact.made, artifact.digest))
 
 
@@ -190,7 +192,7 @@ def test_a_rank_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_shards_are_rows_in_local_order(dtype: str, tmp_path: Path) -> None:
     graph = random_graph(90, 300, width=7)
-    artifact = partition_artifact(graph, Metis(), HOSTS, 0, tmp_path)
+    artifact = partition_artifact(graph, Metis(balance=("vertices",)), HOSTS, 0, tmp_path)
     made = shard_artifact(graph, artifact, dtype)
     assert made.path.is_relative_to(tmp_path)
     assert not shard_artifact(graph, artifact, dtype).made

@@ -29,3 +29,4 @@ def test_the_score_is_no_worse_than_its_bound(name: str) -> None:
     assert not broken
     assert [entry.why for entry in board.sensitivity] == [None, None], "a rate that is cut down is noticed"
     assert board.guarded
+    assert board.outcome == "passed", "and its machine was calm enough"

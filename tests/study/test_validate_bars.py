@@ -1,14 +1,22 @@
 """What a validation holds its score to, and what it says that it cannot tell."""
 
+import html
+import math
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
-from simgnn.report.validation import closing_lines
-from simgnn.study.validate.ground_truth import TruthFolder, read_predictions, read_runs, write_runs
-from simgnn.study.validate.scoreboard import Scoreboard, build_scoreboard
+from simgnn.report.validation import closing_lines, verdict_line, write_report
+from simgnn.study.validate.build_scoreboard import build_scoreboard
+from simgnn.study.validate.drift_check import canary_seconds
+from simgnn.study.validate.ground_truth import Measured, TruthFolder, read_predictions, read_runs, write_runs
+from simgnn.study.validate.scoreboard import Scoreboard
 from simgnn.study.validate.suite_file import truth_folder
 from simgnn.study.validate.suite_runs import keep, rescore, validate
 from tests.study.worlds import Pretended, small_suite
@@ -57,7 +65,7 @@ def test_cases_without_an_interval_are_told_where_others_have_one(
             else replace(one, low_s=None, high_s=None)
             for one in predictions
         ]
-        notes = build_scoreboard(small_suite(), some, runs, 0.05).notes
+        notes = build_scoreboard(small_suite(), some, runs, 0.05, finished[0].origin).notes
         return "4 of 8 cases have no prediction interval: coverage is that of the others" in notes
 
     graphs = {one.case.graph for one in predictions}
@@ -106,3 +114,101 @@ def test_bars_that_are_too_wide_to_notice_are_told(tmp_path: Path) -> None:
     assert [entry.why for entry in board.sensitivity] == [
         "every bar on times holds with it too: the bars are too wide, or the cases use it too little"
     ]
+
+
+def outcome(
+    finished: tuple[Scoreboard, Path, Pretended],
+    epoch_s: Callable[[Measured], float],
+    canary_s: float = 0.05,
+    **changes: Any,
+) -> Scoreboard:
+    """The board of the finished validation, had its runs taken ``epoch_s`` beside reference work of ``canary_s``."""
+    folder = TruthFolder(finished[1])
+    runs = [
+        replace(run, times=replace(run.times, epoch_s=epoch_s(run)), canary_s=canary_s) for run in read_runs(folder)[0]
+    ]
+    predictions = read_predictions(folder.predictions)
+    return build_scoreboard(small_suite(**changes), predictions, runs, 0.05, finished[0].origin)
+
+
+def test_a_noisy_machine_makes_a_validation_inconclusive_whatever_the_bars_say(
+    finished: tuple[Scoreboard, Path, Pretended],
+) -> None:
+    assert outcome(finished, lambda run: run.times.epoch_s).outcome == "passed"
+    for canary_s in (0.05 * 1.31, 0.05 / 1.31):
+        board = outcome(finished, lambda run: run.times.epoch_s, canary_s)
+        assert board.holds
+        assert board.outcome == "inconclusive"
+        assert "24 of 24 runs reference work was more than 30 %" in verdict_line(board)
+    assert outcome(finished, lambda run: run.times.epoch_s, 0.05 * 1.29).outcome == "passed"
+    stricter = {"noise": {"drift": 0.1}}
+    assert outcome(finished, lambda run: run.times.epoch_s, 0.05 * 1.29, **stricter).outcome == "inconclusive"
+
+
+def test_bars_that_hold_only_because_runs_spread_are_inconclusive(
+    finished: tuple[Scoreboard, Path, Pretended],
+) -> None:
+    """Repeats that take 1, 4 and 8 times as long: errors of 77 % are within two standard errors, and excused."""
+    board = outcome(finished, lambda run: run.times.epoch_s * (1, 4, 8)[run.repeat])
+    assert all(verdict.holds for verdict in board.verdicts if verdict.bar == "median_error")
+    assert board.outcome == "inconclusive"
+    assert "in 8 of 8 experiments repeats spread by more than +-25 %" in verdict_line(board)
+    wide = {"noise": {"spread": 10.0}}
+    assert outcome(finished, lambda run: run.times.epoch_s * (1, 4, 8)[run.repeat], **wide).outcome != "inconclusive"
+
+
+def test_one_noisy_experiment_does_not_excuse_a_bar_on_the_largest_error(
+    finished: tuple[Scoreboard, Path, Pretended],
+) -> None:
+    noisy = small_suite().cases()[0]
+    suite = {"bars": {"max_error": 0.15}, "group_bars": []}
+    factors = (1, 4, 8)
+    board = outcome(
+        finished, lambda run: run.times.epoch_s * (factors[run.repeat] if run.case == noisy else 1), **suite
+    )
+    (verdict,) = board.verdicts
+    assert (verdict.holds, verdict.figure) == (True, 0.15)
+    assert verdict.raw is not None
+    assert verdict.raw > 0.7
+    assert board.outcome == "inconclusive"
+    assert "all: max_error is 77 %, and meets its bar of 15 % only because so noisy runs excuse it" in verdict_line(
+        board
+    )
+
+
+def test_the_page_says_verdict_and_origin_first_and_explains_each_column(
+    finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path
+) -> None:
+    board = finished[0]
+    write_report(board, tmp_path / "page.html")
+    text = html.unescape((tmp_path / "page.html").read_text())
+    first = [text.index(words) for words in (
+        verdict_line(board), board.origin.frozen, board.origin.machine, f"numpy {board.origin.versions['numpy']}",
+        "<table>",
+    )]  # fmt: skip
+    assert first == sorted(first)
+    headers = re.findall(r"<th>(.*?)</th>", text)
+    assert headers
+    assert set(headers) <= set(re.findall(r"<dt>(.*?)</dt>", text))
+
+
+@pytest.mark.parametrize(("result", "status"), [("passed", 0), ("failed", 1), ("inconclusive", 4)])
+def test_exit_status(
+    result: str, status: int, finished: tuple[Scoreboard, Path, Pretended], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    board = finished[0]
+    if result == "failed":
+        board = replace(board, verdicts=(replace(board.verdicts[0], holds=False),))
+    if result == "inconclusive":
+        board = replace(board, inconclusive=("repeats spread",))
+    monkeypatch.setattr("simgnn.study.validate.suite_runs.validate", lambda *given: board)
+    assert invoke(["validate", "quick", "--out", str(tmp_path / "out")]) == status
+    said = " ".join(capsys.readouterr().out.split())
+    assert {0: "passed: every bar", 1: "failed: all: median_error", 4: "inconclusive: too noisy: repeats spread"}[
+        status
+    ] in said
+
+
+def test_the_reference_work_is_timed_on_every_core() -> None:
+    assert 0 < canary_seconds() < math.inf

@@ -3,25 +3,40 @@
 from pathlib import Path
 from typing import Annotated
 
-from simgnn.cli.options import ExperimentArgument, JsonOption, RanksOption, SetOption, experiment_of, path_option
+import typer
+
+from simgnn.cli.options import ExperimentArgument, JsonOption, SetOption, experiment_of, path_option
 from simgnn.cli.tables.console import Reporter, print_json
+from simgnn.errors import ConfigError
 from simgnn.report.terminal import print_table
 
 
 def command(
     experiment: ExperimentArgument,
     overrides: SetOption = None,
-    ranks: RanksOption = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            "--ranks",
+            metavar="P[,P...]",
+            show_default=False,
+            help="Total number of processes over all hosts, of which there is one unless --set says more; several "
+            "numbers: a partition for each.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
     save_stats: Annotated[
         Path | None,
-        path_option("--stats", "FILE", "Also write the partition's statistics, for stats:FILE sources."),
+        path_option("--stats", "FILE", "Also write the statistics of all these partitions, for stats:FILE sources."),
     ] = None,
+    alternatives: Annotated[
+        bool, typer.Option(help="Also partition by METIS's other balances, to show what they would give.")
+    ] = True,
 ) -> None:
     """Partition an experiment's graph and report how good the partition is.
 
     The partition is kept and used again by simulate and run. Example:
-    [bold]simgnn partition vanilla --ranks 4 --set partition.kind=random[/bold]
+    [bold]simgnn partition vanilla --ranks 2,4,8 --stats graph.toml[/bold]
 
     An edge-cut (metis, random, block-row) divides vertices: a rank holds copies of remote ones, its halo rows. A
     vertex-cut (ebv; to compare with: hdrf, dbh, random-edges) divides edges: a vertex has its master on one rank and
@@ -39,19 +54,35 @@ def command(
     random), partition.master (host-majority, balanced, hash, first), partition.alpha and partition.beta (weights of the
     balance of edges and of rows).
 
-    METIS balances what partition.balance names: vertices, edges, train, validation, test. DistDGL's partition balances
-    every type of vertex and its edges: [bold]--set 'partition.balance=["train","validation","test","edges"]'[/bold]
+    METIS balances the work of an epoch (partition.balance=auto): flops and bytes of the experiment's layers, as one
+    weight for a vertex and one for an in-edge. The table of balances shows what balancing vertices or edges alone would
+    give. A list balances each quantity by itself: vertices, edges, train, validation, test; DistDGL's partition every
+    type of vertex and its edges: [bold]--set 'partition.balance=["train","validation","test","edges"]'[/bold]
     With partition.across=hosts METIS divides the graph among hosts first, and then each host's part among its ranks.
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.api.partition import make_partition
+    from simgnn.api.partition import BALANCE_COLUMNS, make_partitions
 
-    loaded = experiment_of(experiment, overrides, ranks=ranks, trains=False)
-    report = make_partition(loaded, stats=save_stats, progress=Reporter(quiet=as_json))
+    loaded = [experiment_of(experiment, overrides, ranks=count, trains=False) for count in rank_counts(ranks)]
+    reports = make_partitions(loaded, save_stats, alternatives, Reporter(quiet=as_json))
     if as_json:
-        print_json(report.as_dict())
+        print_json(reports[0].as_dict() if len(reports) == 1 else {"partitions": [one.as_dict() for one in reports]})
         return
-    print_table("", ["partition", ""], report.lines(), left=2)
-    if report.types:
-        columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
-        print_table("balance by type of vertex", columns, report.type_lines())
+    for report in reports:
+        print_table("", ["partition", ""], report.lines(), left=2)
+        if report.balances:
+            title = "fullest rank over the mean (1.00: all ranks have as much)"
+            print_table(title, BALANCE_COLUMNS, report.balance_lines())
+        if report.types:
+            columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
+            print_table("balance by type of vertex", columns, report.type_lines())
+
+
+def rank_counts(text: str | None) -> list[int | None]:
+    """Read the value of ``--ranks``: numbers with commas between them; None: that of the experiment."""
+    if text is None:
+        return [None]
+    counts = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if min(counts) < 1 or len(set(counts)) < len(counts):
+        raise ConfigError(f"--ranks: got '{text}', expected different numbers of ranks, at least 1, such as 4 or 2,4,8")
+    return [*counts]

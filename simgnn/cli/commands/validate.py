@@ -8,6 +8,9 @@ import typer
 from simgnn.cli.options import JsonOption, path_option
 from simgnn.cli.tables.console import Reporter, note, print_json
 
+INCONCLUSIVE = 4
+"""Exit status of a validation on a machine too noisy to judge predictions."""
+
 
 def command(
     suite: Annotated[
@@ -33,7 +36,8 @@ def command(
 ) -> None:  # fmt: skip
     """Predict the experiments of a suite, run them, and say how good the predictions were.
 
-    Drawing, calibrating and predicting come before the first run and are frozen. Exit status 1: a score misses its bar.
+    Drawing, calibrating and predicting come before the first run and are frozen. Exit status 1: a score misses its bar;
+    4: inconclusive, the machine was too noisy to judge.
     Example: [bold]simgnn validate quick --report quick.html[/bold]
     """
     # loaded when the command runs: its help starts fast
@@ -53,5 +57,7 @@ def command(
         shown.print_published(board)
     else:
         shown.print_collectives(board)
+    if isinstance(board, Scoreboard) and board.outcome == "inconclusive":
+        raise typer.Exit(INCONCLUSIVE)
     if not scored.holds:
         raise typer.Exit(1)

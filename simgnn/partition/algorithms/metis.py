@@ -20,6 +20,9 @@ from simgnn.partition.local.serving import Serving
 
 EDGE_BYTES, VERTEX_BYTES = 120, 100
 """Memory that METIS takes for each stored edge and vertex, copies for it included: 98 to 118 bytes an edge measured."""
+MEAN_WEIGHT = 1000
+"""Mean weight of a vertex, so that rounding to whole numbers changes no part by more than 0.1 %."""
+LARGEST_SUM = 2**30
 
 
 def metis_owner(
@@ -55,6 +58,13 @@ def metis_owner(
         options=options,
     )
     return np.asarray(found.vertex_part, dtype=np.int32)
+
+
+def whole_numbers(work: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Convert the work of each vertex [V] to METIS's weights, at least 1: their mean is about ``MEAN_WEIGHT``, or less
+    where the sum would not fit into METIS's 32 bits."""
+    scale = min(MEAN_WEIGHT * len(work), LARGEST_SUM) / max(float(work.sum()), np.finfo(float).tiny)
+    return np.maximum(np.rint(work * scale), 1).astype(np.int64)
 
 
 def graph_mask(graph: Graph, name: str) -> NDArray[np.bool_] | None:
@@ -140,10 +150,13 @@ def zeroed_memory() -> Iterator[None]:
 
 
 def nested_owner(
-    graph: Graph, hosts: NDArray[np.int64], divide: Callable[[Graph, int], NDArray[np.int32]]
+    graph: Graph,
+    hosts: NDArray[np.int64],
+    divide: Callable[[Graph, int, NDArray[np.int64] | slice], NDArray[np.int32]],
 ) -> NDArray[np.int32]:
     """Compute the owner of each vertex, int32 [V], in two levels: divide the graph among hosts, then each part among
-    the host's ranks. ``hosts`` int64 [P], the host of each rank; ``divide(graph, parts)``: the part of each vertex.
+    the host's ranks. ``hosts`` int64 [P], the host of each rank; ``divide(graph, parts, vertices)``: the part of each
+    vertex of a graph, which has the ``vertices`` of the whole one.
     Raises :class:`ConfigError` when hosts differ in numbers of ranks, or a host gets fewer vertices than ranks."""
     members = Serving(tuple(hosts.tolist())).members
     if len({len(ranks) for ranks in members}) > 1:
@@ -151,7 +164,7 @@ def nested_owner(
             f"partition.across = 'hosts': the hosts have {', '.join(str(len(ranks)) for ranks in members)} ranks, "
             "expected as many on each host, since all hosts get equal parts; use partition.across = 'ranks'"
         )
-    host = divide(graph, len(members))
+    host = divide(graph, len(members), slice(None))
     owner = np.empty(graph.vertices, np.int32)
     for place, ranks in enumerate(members):
         mine = np.flatnonzero(host == place)
@@ -164,7 +177,7 @@ def nested_owner(
         if len(ranks) == 1:
             owner[mine] = ranks[0]
         else:
-            owner[mine] = np.array(ranks, np.int32)[divide(subgraph(graph, mine, host, place), len(ranks))]
+            owner[mine] = np.array(ranks, np.int32)[divide(subgraph(graph, mine, host, place), len(ranks), mine)]
     return owner
 
 

@@ -10,9 +10,11 @@ A TOML file. Table ``[graph]`` has the fields of :class:`~simgnn.graph.graph.Gra
 
 Both forms accept ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays) and
 ``[partition.made_by]``: kind and options of the partitioner. A file that was counted from a graph has
-``[partition.counted_from]``: digests of its sources, and a digest of its own numbers, which is checked on reading.
+``[partition.counted_from]``: digests of its sources, and digests of its own content, which are checked on reading.
+Several partitions of a graph are a list of such tables, ``[[partition]]``. docs/statistics.md describes every key.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -35,24 +37,45 @@ from simgnn.partition.statistics.partition_stats import (
 )
 from simgnn.partition.statistics.schema import PartitionSection, check_base, check_tables, read_schema
 from simgnn.program.sizes import IntArray, Route
-from simgnn.tomlfile import load_toml, write_toml
+from simgnn.seal import json_digest
+from simgnn.tomlfile import load_toml, without_none, write_toml
 
 INLINE_NUMBERS = 4096
 
 
 def load_stats(path: str | Path) -> PartitionStats:
-    """Read a ``stats:`` file. Raises :class:`ConfigError` with the key of each fault."""
+    """Read a ``stats:`` file that holds one partition. Raises :class:`ConfigError` with the key of each fault."""
+    found = load_partitions(path)
+    if len(found) > 1:
+        raise ConfigError(f"{path}: partition: got {len(found)} partitions, expected one")
+    return found[0]
+
+
+def load_partitions(path: str | Path) -> tuple[PartitionStats, ...]:
+    """Read all partitions of a ``stats:`` file. Raises :class:`ConfigError` with the key of each fault."""
     path = Path(path)
-    file = read_schema(path, load_toml(path))
-    facts = file.graph.facts()
-    section = file.partition
+    table = load_toml(path)
+    graph, sections = read_schema(path, table)
+    if not isinstance(table["partition"], list):
+        return (_read(path, graph.facts(), sections[0], table["partition"], str(path)),)
+    told = enumerate(zip(sections, table["partition"], strict=True), start=1)
+    return tuple(
+        _read(path, graph.facts(), section, raw, f"{path} (partition {place} of {len(sections)})")
+        for place, (section, raw) in told
+    )
+
+
+def _read(
+    path: Path, facts: GraphFacts, section: PartitionSection, raw: Mapping[str, Any], label: str
+) -> PartitionStats:
+    """Read a partition. ``raw``: its table as written; ``label``: what messages call it."""
     notes = list(section.notes)
     if section.arrays is not None:
         arrays = _companion(path, section.arrays)
     elif section.halo is not None:
         arrays = _explicit(section)
     else:
-        arrays, spread = spread_arrays(section, facts, str(path))
+        arrays, spread = spread_arrays(section, facts, label)
         notes += spread
     for name, values in section.tables.items():
         arrays[TABLE + name] = _inline_table(path, name, values)
@@ -60,24 +83,46 @@ def load_stats(path: str | Path) -> PartitionStats:
         arrays["hosts"] = np.array(section.hosts, dtype=np.int64)
     ranks = len(arrays["rows"])
     if section.ranks not in (None, ranks):
-        raise ConfigError(f"{path}: partition.ranks: got {section.ranks}, expected {ranks}, the length of rows")
+        raise ConfigError(f"{label}: partition.ranks: got {section.ranks}, expected {ranks}, the length of rows")
     arrays.setdefault("hosts", np.zeros(ranks, dtype=np.int64))
     digest, counted = _digest(section.kind, facts, arrays), section.counted_from
-    if counted is not None and counted.numbers != digest:
-        raise ConfigError(
-            f"{path}: partition.counted_from.numbers: the numbers of this file changed after they were counted; make "
-            "the file anew with simgnn partition --stats, or remove [partition.counted_from] to use it as it is"
-        )
-    check_base({name: arrays[name] for name in BASE}, facts, str(path))
+    if counted is not None:
+        labels = _labels(raw.get("notes", []), raw.get("made_by"))
+        for key, kept, found, what in (
+            ("numbers", counted.numbers, digest, "the numbers of this file"),
+            ("labels", counted.labels, labels, "the notes or made_by"),
+        ):
+            if kept is not None and kept != found:
+                raise ConfigError(
+                    f"{label}: partition.counted_from.{key}: {what} changed after they were counted; make the file "
+                    "anew with simgnn partition --stats, or, if you meant to change it, remove "
+                    "[partition.counted_from]: it then counts as written by hand"
+                )
+    check_base({name: arrays[name] for name in BASE}, facts, label)
     described = {"facts": asdict(facts), "kind": section.kind, "notes": notes, "digest": digest}
-    stats = check_tables(stats_from_parts(described, arrays), str(path))
+    stats = check_tables(stats_from_parts(described, arrays), label)
     origin = None if counted is None else Origin(counted.graph, counted.cut, counted.partition)
     return replace(stats, made_by=section.made_by, origin=origin)
 
 
 def save_stats(stats: PartitionStats, path: str | Path) -> None:
     """Write statistics to a ``stats:`` file: few numbers inline, many in an ``.npz`` file beside it."""
+    save_partitions([stats], path)
+
+
+def save_partitions(partitions: Sequence[PartitionStats], path: str | Path) -> None:
+    """Write partitions of one graph to a ``stats:`` file: few numbers inline, many in an ``.npz`` file for each
+    partition, beside it."""
     path = Path(path)
+    places = [""] if len(partitions) == 1 else [f"-{place}" for place in range(1, len(partitions) + 1)]
+    names = [f"{path.stem}{place}.npz" for place in places]
+    sections = [_section(stats, path.with_name(name)) for stats, name in zip(partitions, names, strict=True)]
+    table = sections[0] if len(sections) == 1 else sections
+    write_toml(path, {"format": 1, "graph": asdict(partitions[0].facts), "partition": table})
+
+
+def _section(stats: PartitionStats, companion: Path) -> dict[str, Any]:
+    """Return a partition as a table; many numbers are written to the file ``companion``."""
     described, arrays = stats_to_parts(stats)
     partition: dict[str, Any] = {"kind": stats.kind, "notes": described["notes"]}
     tables = {name.removeprefix(TABLE): array for name, array in arrays.items() if name.startswith(TABLE)}
@@ -87,14 +132,20 @@ def save_stats(stats: PartitionStats, path: str | Path) -> None:
         partition |= {name: arrays[name].tolist() for name in BASE[:3]}
         partition |= {"halo": halo.tolist(), "tables": {name: table.tolist() for name, table in tables.items()}}
     else:
-        write_npz(path.with_suffix(".npz"), arrays)
-        partition["arrays"] = path.with_suffix(".npz").name
+        write_npz(companion, arrays)
+        partition["arrays"] = companion.name
     if stats.made_by is not None:
         partition["made_by"] = dict(stats.made_by)
     if stats.origin is not None:
         numbers = _digest(stats.kind, stats.facts, arrays)
-        partition["counted_from"] = {**asdict(stats.origin), "numbers": numbers}
-    write_toml(path, {"format": 1, "graph": described["facts"], "partition": partition})
+        labels = _labels(described["notes"], partition.get("made_by"))
+        partition["counted_from"] = {**asdict(stats.origin), "numbers": numbers, "labels": labels}
+    return partition
+
+
+def _labels(notes: Sequence[str], made_by: Any) -> str:
+    """Compute the digest of a partition's words, as a TOML file holds them."""
+    return json_digest(without_none({"notes": list(notes), "made_by": made_by}))
 
 
 def _explicit(section: PartitionSection) -> dict[str, NDArray[Any]]:

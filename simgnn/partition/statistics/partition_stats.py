@@ -197,9 +197,9 @@ def connections(stats: PartitionStats) -> tuple[IntArray, IntArray]:
     return counts[0], counts[1]
 
 
-def over_mean(held: IntArray) -> float:
-    """Divide the largest entry of ``held`` int64 [P] by the mean; 1 when all are zero."""
-    total = int(held.sum())
+def over_mean(held: NDArray[np.number[Any]]) -> float:
+    """Divide the largest entry of ``held`` [P] by the mean; 1 when all are zero."""
+    total = held.sum()
     return float(held.max() * len(held) / total) if total else 1.0
 
 

@@ -64,12 +64,14 @@ class GraphSection(_Table):
 
 
 class CountedFrom(_Table):
-    """Table ``[partition.counted_from]``: digests of an :class:`Origin`; ``numbers``: digest of the counts."""
+    """Table ``[partition.counted_from]``: digests of an :class:`Origin`; ``numbers``: digest of the counts; ``labels``:
+    digest of the notes and ``made_by`` (files of earlier versions have none)."""
 
     graph: str
     cut: str
     partition: str | None = None
     numbers: str
+    labels: str | None = None
 
 
 class PartitionSection(_Table):
@@ -133,19 +135,30 @@ class PartitionSection(_Table):
 
 
 class StatsFile(_Table):
-    """A whole ``stats:`` file."""
+    """A ``stats:`` file with one partition, the table ``[partition]``."""
 
     format: Literal[1] = 1
     graph: GraphSection
     partition: PartitionSection
 
 
-def read_schema(path: Path, table: Mapping[str, Any]) -> StatsFile:
+class StatsFileOfSeveral(_Table):
+    """A ``stats:`` file with several partitions of one graph, each a table ``[[partition]]``."""
+
+    format: Literal[1] = 1
+    graph: GraphSection
+    partition: Annotated[tuple[PartitionSection, ...], Field(min_length=1)]
+
+
+def read_schema(path: Path, table: Mapping[str, Any]) -> tuple[GraphSection, tuple[PartitionSection, ...]]:
     """Check the content of a ``stats:`` file. Raises :class:`ConfigError` with a line for each fault."""
+    several = isinstance(table.get("partition"), list)
+    schema = StatsFileOfSeveral if several else StatsFile
     try:
-        return StatsFile.model_validate(table)
+        found = schema.model_validate(table)
     except ValidationError as error:
-        raise ConfigError([f"{path}: {fault}" for fault in sentences(StatsFile, error)]) from error
+        raise ConfigError([f"{path}: {fault}" for fault in sentences(schema, error)]) from error
+    return found.graph, found.partition if isinstance(found, StatsFileOfSeveral) else (found.partition,)
 
 
 Fault = tuple[str, str]

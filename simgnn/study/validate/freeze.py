@@ -7,9 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-
-from pydantic import BaseModel, Field
+from typing import Any, TypeVar
 
 from simgnn.errors import ConfigError, GraphError, ProgramError
 from simgnn.experiment.schema import Experiment
@@ -24,32 +22,20 @@ from simgnn.partition.statistics.file import save_stats
 from simgnn.planner.prepare import STATISTICS
 from simgnn.record.result import versions
 from simgnn.sampling.batches.sizes import save_sizes
-from simgnn.schema_faults import validated
-from simgnn.seal import check_digests, check_seal, digests_of, file_digest, seal_folder
+from simgnn.seal import digests_of, file_digest, seal_folder
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case, case_experiment, with_data_folder
 from simgnn.study.profile_variants import slow_down
 from simgnn.study.validate.baselines import demand, roofline_s
+from simgnn.study.validate.frozen import Frozen, check_frozen
 from simgnn.study.validate.ground_truth import AS_CALIBRATED, Prediction, Times, TruthFolder, write_predictions
 from simgnn.study.validate.suite import Suite, Topology
 from simgnn.study.validate.suite_file import parse_suite
 from simgnn.tomlfile import Table, leaves, load_toml, write_atomically, write_toml
 
 Of = TypeVar("Of")
-START_OVER = "so the runs no longer test what was predicted; start over in a new folder"
 QUEUE = "fair"
 """Queueing discipline of links in a suite's testbeds, stated in their files because a default may change."""
-
-
-class Frozen(BaseModel):
-    """Content of ``frozen.json``: SHA-256 ``digests`` of all files that predictions are made from, by name;
-    ``canary_s``, seconds of the reference work at calibration; and ``versions`` of libraries."""
-
-    format: Literal[2, 3, 4] = 4
-    frozen: str
-    canary_s: Annotated[float, Field(gt=0)]
-    versions: dict[str, str]
-    digests: dict[str, str]
 
 
 def prepare(suite: Suite, folder: TruthFolder, backend: Backend) -> None:
@@ -324,21 +310,3 @@ def predict_all(suite: Suite, folder: TruthFolder, backend: Backend) -> list[Pre
                 )
             )
     return found
-
-
-def check_frozen(folder: TruthFolder) -> Frozen:
-    """Load ``frozen.json`` of a folder. Raises :class:`ConfigError` if a frozen file has changed."""
-    frozen = validated(Frozen, folder.frozen.read_text(), folder.frozen)
-    check_digests(folder.root, frozen.digests, START_OVER)
-    return frozen
-
-
-def check_prepared(case: Case, folder: TruthFolder) -> None:
-    """Raise :class:`ConfigError` unless the run directory that ``case`` starts from exists and is unchanged."""
-    prepared = folder.prepared(case)
-    if not prepared.is_dir():
-        raise ConfigError(
-            f"{prepared}: no such folder, so {case.name} cannot run. A folder that --keep wrote is for --rescore only; "
-            "start over in a new folder"
-        )
-    check_seal(prepared, START_OVER)

@@ -106,6 +106,17 @@ class GroupBars(Strict):
     bars: Bars
 
 
+class NoiseLimits(Strict):
+    """How calm the machine must be: beyond these limits a validation is inconclusive, whatever the bars say.
+
+    ``drift``: how much slower or faster than at calibration the reference work may be beside a run. ``spread``: half
+    the range of an experiment's repeats over their median. A quarter of the runs, or experiments, may exceed them.
+    """
+
+    drift: Annotated[StrictFloat, Field(gt=0.0, le=10.0)] = 0.3
+    spread: Annotated[StrictFloat, Field(gt=0.0, le=10.0)] = 0.25
+
+
 class Slowed(Strict):
     """A rate to reduce to ``share`` of itself: of the device's ``primitive`` ("*": all), or of one kind of ``link``."""
 
@@ -155,6 +166,7 @@ class Suite(Strict):
     bars: SuiteBars = SuiteBars()
     group_bars: tuple[GroupBars, ...] = ()
     sensitivity: tuple[Slowed, ...] = ()
+    noise: NoiseLimits = NoiseLimits()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

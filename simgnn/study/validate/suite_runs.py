@@ -14,6 +14,8 @@ from simgnn.record.result import versions
 from simgnn.study.backend import Backend
 from simgnn.study.cases import Case
 from simgnn.study.validate import freeze
+from simgnn.study.validate.build_scoreboard import build_scoreboard
+from simgnn.study.validate.frozen import Frozen, check_continues, check_frozen, check_prepared, origin_of
 from simgnn.study.validate.ground_truth import (
     BATCHES,
     Measured,
@@ -23,7 +25,7 @@ from simgnn.study.validate.ground_truth import (
     read_runs,
     write_runs,
 )
-from simgnn.study.validate.scoreboard import Scoreboard, build_scoreboard
+from simgnn.study.validate.scoreboard import Scoreboard
 from simgnn.study.validate.suite import Suite, Topology
 from simgnn.study.validate.suite_file import load_bound, parse_suite
 from simgnn.tomlfile import load_toml
@@ -43,29 +45,31 @@ def validate(suite: Suite, root: Path, backend: Backend) -> Scoreboard:
     with locked_folder(root, "--out"):
         folder = TruthFolder(root)
         freeze.prepare(suite, folder, backend)
-        frozen, predictions = freeze.check_frozen(folder), read_predictions(folder.predictions)
+        frozen, predictions = check_frozen(folder), read_predictions(folder.predictions)
         digests = {found.case: found.program_digest for found in predictions}
-        runs, used = _run_all(suite, folder, digests, frozen.versions, backend)
-        freeze.check_frozen(folder)
-        return build_scoreboard(suite, predictions, runs, frozen.canary_s, _other_versions(frozen.versions, used))
+        runs, used = _run_all(suite, folder, digests, frozen, backend)
+        check_frozen(folder)
+        notes = _other_versions(frozen.versions, used)
+        return build_scoreboard(suite, predictions, runs, frozen.canary_s, origin_of(frozen, folder), notes)
 
 
 def _run_all(
-    suite: Suite, folder: TruthFolder, digests: Mapping[Case, str], frozen: Mapping[str, str], backend: Backend
+    suite: Suite, folder: TruthFolder, digests: Mapping[Case, str], frozen: Frozen, backend: Backend
 ) -> tuple[list[Measured], list[dict[str, str]]]:
     """Run all repeats that are missing. Returns all runs, earlier ones included, and the library versions that they
-    used. ``digests``: of the predicted programs. ``frozen``: library versions of the predictions."""
+    used. ``digests``: of the predicted programs."""
     cases, now = suite.cases(), versions()
     runs, used = read_runs(folder)
     done = {(run.case, run.repeat) for run in runs}
     for case in cases:
         if any((case, repeat) not in done for repeat in range(suite.repeats)):
-            freeze.check_prepared(case, folder)
+            check_prepared(case, folder)
             if not suite.topology(case).plain:
                 freeze.check_declared(suite.topology(case), case.ranks, folder)
     total = len(cases) * suite.repeats
     if len(runs) < total:
-        for text in _other_versions(frozen, [now]):
+        check_continues(frozen, folder)
+        for text in _other_versions(frozen.versions, [now]):
             backend.tell(text)
         used += [now] if now not in used else []
     began, before = time.monotonic(), len(runs)
@@ -79,7 +83,7 @@ def _run_all(
                 backend.up(testbed)  # where this fails there is nothing to take down: somebody else may use it
             try:
                 for case in waiting:
-                    freeze.check_prepared(case, folder)  # hours may have passed
+                    check_prepared(case, folder)  # hours may have passed
                     runs.append(_run(case, repeat, folder, testbed, digests[case], backend))
                     write_runs(runs, used, folder.runs)
                     each = (time.monotonic() - began) / (len(runs) - before)
@@ -98,7 +102,7 @@ def rescore(root: Path, backend: Backend) -> Scoreboard:
     :class:`ConfigError` if the folder holds no finished validation."""
     folder = TruthFolder(root)
     suite = stored_suite(folder)
-    frozen, bound = freeze.check_frozen(folder), load_bound(folder.bound)
+    frozen, bound = check_frozen(folder), load_bound(folder.bound)
     runs, used = read_runs(folder)
     missing = {case.name for case in suite.cases()} - {run.case.name for run in runs}
     if missing:
@@ -109,7 +113,7 @@ def rescore(root: Path, backend: Backend) -> Scoreboard:
     changed = {found.case for found in predictions if found.program_digest != ran[found.case]}
     if changed:
         notes.append(f"{len(changed)} of {len(ran)} programs changed since they were run: measure again to be exact")
-    return build_scoreboard(suite, predictions, runs, frozen.canary_s, notes, bound)
+    return build_scoreboard(suite, predictions, runs, frozen.canary_s, origin_of(frozen, folder), notes, bound)
 
 
 def _other_versions(frozen: Mapping[str, str], others: Sequence[Mapping[str, str]]) -> list[str]:
@@ -136,7 +140,7 @@ def check_stored(root: Path, suite: Suite) -> None:
     """Raise :class:`ConfigError` unless ``root`` holds a validation of ``suite`` as it is now."""
     folder = TruthFolder(root)
     stored = stored_suite(folder)
-    freeze.check_frozen(folder)  # before the suites are compared: the stored one may be damaged
+    check_frozen(folder)  # before the suites are compared: the stored one may be damaged
     changed = freeze.differing(stored.to_table(), suite.to_table())
     if changed:
         raise ConfigError(
@@ -156,7 +160,7 @@ def keep(root: Path, out: Path) -> None:
     """Copy the ground truth of a finished validation, without run directories, to the new folder ``out``."""
     folder = TruthFolder(root)
     stored_suite(folder)
-    freeze.check_frozen(folder)
+    check_frozen(folder)
     check_keep(out)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -12,6 +12,7 @@ from simgnn.partition.local.shards import shard_artifact
 from simgnn.partition.store import partition_artifact
 from simgnn.planner.batch_sizes import prepare_batches
 from simgnn.planner.directory import write_run_directory
+from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import Prepared
 from simgnn.progress import SILENT
@@ -35,6 +36,7 @@ def batches_prepared(
     common += ["model.layers=2", "batching.fanouts=[4,3]", "batching.batch_size=5"]
     experiment = load_experiment(system, [*common, *settings]).with_cluster(hosts, each)
     places = np.array(experiment.rank_hosts(), dtype=np.int64)
+    experiment = with_weights(experiment, graph.facts(), lambda text: None)
     artifact = partition_artifact(graph, experiment.partition, places, experiment.seed, cache)
     shards = shard_artifact(graph, artifact, experiment.train.dtype, cache)
     batches = prepare_batches(experiment, graph, artifact, cache, SILENT)

@@ -1,0 +1,167 @@
+"""Takes a partition from a ``stats:`` file: the one of the experiment's ranks and partitioner, if it fits."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from simgnn.errors import ConfigError
+from simgnn.experiment.problems import shown
+from simgnn.experiment.schema import Experiment
+from simgnn.outside import expanded
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.registry import shipped
+
+STATISTICS = "stats:"
+"""Prefix of the source of a graph that is a statistics file."""
+
+
+def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None) -> Experiment:
+    """Return the experiment with missing hosts and ranks per host from ``default`` (else one rank)."""
+    hosts, each = default or (1, 1)
+    stated = experiment.cluster
+    return experiment.with_cluster(stated.hosts or hosts, stated.ranks_per_host or each)
+
+
+def from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experiment, PartitionStats]:
+    """Return the experiment with cluster and partitioner resolved, and the partition of its statistics file. Raises
+    :class:`ConfigError`, which names the keys to set, if no partition of the file fits, or several do."""
+    # Numba: loaded when a graph is prepared
+    from simgnn.partition.statistics.file import load_partitions
+
+    path = expanded(experiment.graph.source.removeprefix(STATISTICS))
+    stats = _chosen(experiment, load_partitions(path if path.is_absolute() or base is None else base / path), path)
+    experiment, stats = _with_its_partition(experiment, stats, path)
+    if not _states_ranks(experiment):
+        each = np.bincount(stats.hosts)
+        if len(each) == 0 or np.any(each != each[0]) or np.any(np.diff(stats.hosts) < 0):
+            raise ConfigError(
+                f"cluster: missing, and the hosts in {path} have different numbers of ranks; set cluster.hosts and "
+                "cluster.ranks_per_host"
+            )
+        experiment = experiment.with_cluster(len(each), int(each[0]))
+    else:
+        experiment = with_default_cluster(experiment, None)
+    if experiment.ranks != stats.ranks:
+        raise _other_ranks(experiment, (stats,), path)
+    return experiment, stats.on_hosts(np.asarray(experiment.rank_hosts(), dtype=np.int64))
+
+
+def _states_ranks(experiment: Experiment) -> bool:
+    return experiment.cluster.hosts is not None or experiment.cluster.ranks_per_host is not None
+
+
+def _chosen(experiment: Experiment, found: Sequence[PartitionStats], path: Path) -> PartitionStats:
+    """Return the partition of the experiment's ranks and partitioner; if the file holds one only, that one."""
+    if len(found) == 1:
+        return found[0]
+    fitting = list(found)
+    if _states_ranks(experiment):
+        stated = with_default_cluster(experiment, None)
+        fitting = [stats for stats in found if stats.ranks == stated.ranks]
+        if not fitting:
+            raise _other_ranks(stated, found, path)
+        same = [stats for stats in fitting if stats.hosts.tolist() == list(stated.rank_hosts())]
+        fitting = same or fitting
+    elif len({stats.ranks for stats in found}) > 1:
+        raise ConfigError(
+            f"cluster.ranks_per_host: missing, and {path} holds {_named(found)}; set --ranks, or cluster.hosts and "
+            f"cluster.ranks_per_host, to {_listed(sorted({stats.ranks for stats in found}))} ranks in all"
+        )
+    if len(fitting) == 1:
+        return fitting[0]
+    by_policy = [stats for stats in fitting if not _policy_faults(experiment, stats, path)]
+    if len(by_policy) == 1:
+        return by_policy[0]
+    kinds = sorted({_maker(stats) for stats in fitting})
+    if not by_policy:
+        raise ConfigError(
+            f"partition.kind: got {shown(experiment.partition.label)} and its options, which made none of {path}'s "
+            f"partitions ({_named(fitting)}): set partition.kind to {_listed(kinds)} and no other options than it was "
+            "made with, or make the file anew with simgnn partition --stats"
+        )
+    raise ConfigError(
+        f"partition: {len(by_policy)} partitions in {path} fit ({_named(by_policy)}): {_telling_apart(by_policy)}"
+    )
+
+
+def _telling_apart(found: Sequence[PartitionStats]) -> str:
+    """Say which options tell partitions apart, and their values."""
+    made = [{"kind": _maker(stats), **(stats.made_by or {})} for stats in found]
+    keys = dict.fromkeys(key for one in made for key in one)
+    values = {key: sorted({shown(one.get(key, "none")) for one in made}) for key in keys}
+    differ = [f"partition.{key} ({_listed(each)})" for key, each in values.items() if len(each) > 1]
+    return f"set {differ[0]}" if differ else "nothing tells them apart; remove all but one from the file"
+
+
+def _maker(stats: PartitionStats) -> str:
+    return str((stats.made_by or {}).get("kind", stats.kind))
+
+
+def _named(found: Sequence[PartitionStats]) -> str:
+    """Name partitions by what made them, ranks, and hosts if there are several."""
+    names = []
+    for stats in found:
+        hosts = len(set(stats.hosts.tolist()))
+        names.append(f"{_maker(stats)} into {stats.ranks}" + (f" on {hosts} hosts" if hosts > 1 else ""))
+    return ", ".join(dict.fromkeys(names))
+
+
+def _listed(values: Sequence[object]) -> str:
+    *most, last = map(str, values)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _other_ranks(experiment: Experiment, found: Sequence[PartitionStats], path: Path) -> ConfigError:
+    expected = _listed(sorted({stats.ranks for stats in found}))
+    held = _named(found) if len(found) > 1 else f"a partition into {expected}"
+    return ConfigError(
+        f"cluster.ranks_per_host: got a total of {experiment.ranks} processes, but {path} holds {held}: "
+        f"use --ranks {expected}, or make a file for {experiment.ranks} with simgnn partition --ranks "
+        f"{experiment.ranks} --stats FILE"
+    )
+
+
+def _policy_faults(experiment: Experiment, stats: PartitionStats, path: Path) -> list[str]:
+    """List the options that the experiment states otherwise than the partitioner that made the statistics."""
+    known, stated = stats.made_by, experiment.partition
+    if known is None:
+        return []
+    problems, maker = [], known["kind"]
+    for key in sorted(stated.model_fields_set & set(type(stated).model_fields)):
+        got = stated.model_dump(mode="json")[key]
+        if got is not None and got != known.get(key):
+            made = shown(known[key]) if key in known else f"none (partition.kind = '{maker}')"
+            problems.append(
+                f"partition.{key}: got {shown(got)}, but the partition in {path} was made with {made}: remove the key, "
+                "as the file decides, or partition the graph again with this key (simgnn partition --stats FILE)"
+            )
+    return problems
+
+
+def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:
+    """Return the experiment with the partition policy that made the statistics.
+
+    Raises :class:`ConfigError` if the experiment states another one."""
+    known, stated = stats.made_by, experiment.partition
+    if stats.origin is None:
+        note = f"{path.name} does not say from which graph it was counted: its numbers are taken as written"
+        stats = replace(stats, notes=(*stats.notes, note))
+    if known is None:
+        note = (
+            f"{path.name} does not say how its partition was made, so nobody checked that it is the experiment's "
+            f"partition.kind = '{stated.label}'; state it there as [partition.made_by]"
+        )
+        return experiment, replace(stats, notes=(*stats.notes, note))
+    problems, maker = _policy_faults(experiment, stats, path), known["kind"]
+    if problems:
+        raise ConfigError(problems)
+    # a file of statistics never has code imported: only the experiment may name a partitioner of the user's own
+    found = type(stated) if stated.label == maker else shipped("partition").get(maker)
+    if found is None:
+        raise ConfigError(
+            f"partition.kind: got '{stated.label}', but the partition in {path} was made with '{maker}', a partitioner "
+            f"of your own: set partition.kind = '{maker}'"
+        )
+    return experiment.model_copy(update={"partition": found.model_validate(dict(known))}), stats
