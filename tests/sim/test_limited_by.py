@@ -11,7 +11,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.numbers import profile_numbers
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.program.ops import Stream, Transfer
+from simgnn.program.ops import Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program
 from simgnn.record.limited_by import LimitedBy
 from simgnn.sim.engine.turn_sizes import Sizes
@@ -140,6 +140,17 @@ def test_estimates_are_reported_where_simulations_are_too_long() -> None:
         assert estimate.shorter >= simulated.shorter - TIE, "another path may be longer then, never a shorter one"
     assert "about" in by.lines()["capped by"]
     assert "--verbose" in by.lines()["no effect"]
+
+
+def test_cpus_that_sample_for_gpus_are_named() -> None:
+    drawn = (Work("sample", {"vertices": 100_000, "edges": 1_000_000}),)
+    ops = [
+        op("draw", "sample", "compute", work=drawn),
+        op("pass", "aggregate", "compute", after="draw", work=seconds_of_work(0.01)),
+    ]
+    two = program("p", {"epoch": ops}, Calendar("epoch"), [], [Stream("compute")], (0, 0), columns={})
+    by, _ = limits(run(two, on := shipped("dgx-a100-2", [0, 0]), epochs=3), on)
+    assert by.numbers[0].key == "devices.cpu.clock"
 
 
 def test_loads_of_links_are_checked_by_simulation() -> None:

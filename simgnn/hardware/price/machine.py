@@ -160,6 +160,12 @@ class Machine:
     def device(self, rank: int) -> Device:
         return self.profile.devices[self.types[rank]]
 
+    @cached_property
+    def working_types(self) -> frozenset[str]:
+        """Types of the devices that ranks compute on, and of the CPUs beside them, which do what no GPU here does."""
+        beside = (self._host(rank).cpu for rank in range(self.ranks))
+        return frozenset((*self.types, *(cpu for cpu in beside if cpu is not None)))
+
     def concurrency(self, rank: int) -> int:
         """Return the number of ranks on the device of ``rank``, ``rank`` included."""
         return self._sharing[self.devices[rank]]

@@ -245,7 +245,7 @@ class _Search:
         """Whether the time of an op may depend on a number."""
         alone, path = step.alone, number.paths[0]
         if number.part == "device":
-            return not alone.communicates and path[1] in self._machine.types and self._works(step, path)
+            return not alone.communicates and path[1] in self._machine.working_types and self._works(step, path)
         if number.part == "link":
             return alone.communicates and path[1] in alone.links
         return number.part == "library" and alone.communicates and self._calls(step, path)
