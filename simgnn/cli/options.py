@@ -63,8 +63,8 @@ RanksOption = Annotated[
     typer.Option(
         "--ranks",
         metavar="P",
-        help="Total number of processes (ranks), over all hosts. They share one host unless --set cluster.hosts=H (or "
-        "cluster.ranks_per_host=R) spreads them.",
+        help="Total number of processes (ranks), over all hosts. They share the hosts of the "
+        "experiment, which is one unless it, or --set cluster.hosts=H, says more.",
         show_default=False,
     ),
 ]

@@ -47,16 +47,17 @@ def load_experiment(
     "train.epochs=20", or values by key (``{"train.epochs": 20}``). Of an experiment that is loaded already, options
     that an override leaves without effect go back to their defaults.
 
-    ``ranks`` is the total number of ranks, on one host unless ``overrides`` state hosts; ``trains`` as in
+    ``ranks`` is the total number of ranks, on the hosts of ``overrides``, else of the experiment; ``trains`` as in
     :meth:`Experiment.from_table`. Relative paths in a file (graph, profile) are relative to that file; those of
     overrides to the working directory. Raises :class:`ConfigError` with all faults at once."""
-    over = _overriding(overrides, ranks, epochs, hardware)
     if isinstance(argument, Experiment):
+        below = [Layer("the loaded experiment", Path.cwd(), argument.to_table())]
+        over = own = _overriding(overrides, ranks, epochs, hardware, below)
         if not over:
             return argument
-        below, own = [Layer("the loaded experiment", Path.cwd(), argument.to_table())], over
     else:
         below = inherited(_locate(argument), system_path, system_names())
+        over = _overriding(overrides, ranks, epochs, hardware, below)
         own = [layer for layer in below if system_path(Path(layer.label).stem) != Path(layer.label)] + over
     layers, table = below + over, Table()
     for layer in layers:
@@ -91,7 +92,11 @@ def _locate(argument: str | Path) -> Path:
 
 
 def _overriding(
-    overrides: Sequence[str] | Mapping[str, Any], ranks: int | None, epochs: int | None, hardware: str | None
+    overrides: Sequence[str] | Mapping[str, Any],
+    ranks: int | None,
+    epochs: int | None,
+    hardware: str | None,
+    below: Sequence[Layer],
 ) -> list[Layer]:
     here = Path.cwd()
     merged: Table = {}
@@ -106,7 +111,7 @@ def _overriding(
         raise ConfigError("--set extends: got an override, expected 'extends' inside an experiment file; move it there")
     stated = merged.get("cluster", {})
     if ranks is not None and isinstance(stated, Mapping):
-        layers.append(Layer("--ranks", here, {"cluster": _ranks_on_hosts(ranks, stated)}))
+        layers.append(Layer("--ranks", here, {"cluster": _ranks_on_hosts(ranks, stated, below)}))
     said = dict(leaves(merged))
     for option, path, value in (
         ("--epochs", ("train", "epochs"), epochs),
@@ -128,21 +133,47 @@ def _override(key: object, value: object) -> Table:
     return nested(parts, os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
-def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any]) -> Table:
-    """Return ``[cluster]`` for a total of so many ranks, on one host unless ``stated`` has hosts or ranks per host.
-    Raises :class:`ConfigError` if the numbers disagree. The schema rejects values that are not numbers."""
-    counts = {key: n for key in ("hosts", "ranks_per_host") if type(n := stated.get(key)) is int and n >= 1}
+def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any], below: Sequence[Layer]) -> Table:
+    """Return ``[cluster]`` for a total of so many ranks: with the hosts or ranks per host of ``stated`` (``--set``), else
+    on the hosts of the layers ``below``. Raises :class:`ConfigError` if the numbers disagree. The schema rejects values
+    that are not numbers."""
+    counts, where = {key: n for key in ("hosts", "ranks_per_host") if _is_count(n := stated.get(key))}, "--set"
+    if not any(key in stated for key in ("hosts", "ranks_per_host")):
+        hosts, where = _written_hosts(below)
+        counts = {"hosts": hosts}
     each = math.prod(counts.values())
     if ranks % each or (len(counts) == 2 and ranks != each):
         told = " and ".join(f"cluster.{key} = {value}" for key, value in counts.items())
         expected = f"{each}" if len(counts) == 2 else f"a multiple of {each}"
+        key = next(iter(counts))
+        other = f"--set cluster.{key}={_divisor(ranks, each)}" if where != "--set" else f"cluster.{key}"
         raise ConfigError(
-            f"--ranks: got {ranks} with {told} (--set), expected {expected}: --ranks is the total number of processes "
-            f"on all hosts; change it, or {'remove it' if len(counts) == 2 else f'cluster.{next(iter(counts))}'}"
+            f"--ranks: got {ranks} with {told} ({where}), expected {expected}: --ranks is the total number of processes "
+            f"on all hosts; change it, or {'remove it' if len(counts) == 2 else other}"
         )
     if "ranks_per_host" in stated:
         return {} if "hosts" in stated else {"hosts": ranks // each}
-    return {"ranks_per_host": ranks // each} if "hosts" in stated else {"hosts": 1, "ranks_per_host": ranks}
+    placed = {"ranks_per_host": ranks // each}
+    return placed if "hosts" in stated else {"hosts": counts["hosts"], **placed}
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _written_hosts(layers: Sequence[Layer]) -> tuple[int, str]:
+    """Return the number of hosts that files state, and the file that does so last; 1 if none states a number."""
+    for layer in reversed(layers):
+        cluster = layer.table.get("cluster")
+        hosts = cluster.get("hosts") if isinstance(cluster, Mapping) else None
+        if hosts is not None:
+            return (hosts, layer.label) if _is_count(hosts) else (1, layer.label)
+    return 1, "default"
+
+
+def _divisor(ranks: int, most: int) -> int:
+    """Return the greatest number of hosts up to ``most`` on which so many ranks are equally many each."""
+    return next(hosts for hosts in range(min(most, ranks), 0, -1) if ranks % hosts == 0)
 
 
 def _absolute_paths(layer: Layer) -> Table:

@@ -157,6 +157,17 @@ def test_ranks_are_those_of_all_hosts(settings: list[str], expected: tuple[int, 
     assert np.bincount(experiment.rank_hosts()).tolist() == [expected[1]] * expected[0]
 
 
+def test_ranks_are_spread_over_the_hosts_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "vanilla"\ncluster = { hosts = 2, ranks_per_host = 2 }\n')
+    experiment = load_experiment(file, ranks=16)
+    assert (experiment.cluster.hosts, experiment.cluster.ranks_per_host) == (2, 8)
+    assert load_experiment(experiment, ranks=6).cluster.ranks_per_host == 3
+    assert load_experiment(file, ["cluster.hosts=1"], ranks=3).cluster.ranks_per_host == 3
+    with pytest.raises(ConfigError, match=r"got 3 with cluster\.hosts = 2 \(.*mine\.toml\).*--set cluster\.hosts=1$"):
+        load_experiment(file, ranks=3)
+
+
 def test_two_options_that_disagree_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^--epochs: got 5 with --set train\.epochs=7, expected one of the two"):
         load_experiment("vanilla", ["train.epochs=7"], epochs=5)
