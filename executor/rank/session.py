@@ -32,7 +32,7 @@ from executor.recording.trained_model import TrainedModel
 from executor.state.buffers import Now
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.state.context import Apart
-from executor.state.early_stop import Patience, regular
+from simgnn.record.early_stop import Patience, regular
 from executor.state.learning_rate import LearningRates
 from executor.state.plan import RunPlan
 from executor.world.environment import LAUNCHER, NO_STORAGE, TESTBED, threads_per_rank

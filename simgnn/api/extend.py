@@ -19,6 +19,7 @@ from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import Prepared, prepare
 from simgnn.program.storage import load_program, save_program
 from simgnn.progress import Progress
+from simgnn.record.early_stop import Patience
 from simgnn.record.plan import PlanFile, read_plan
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, ops_table
@@ -76,12 +77,15 @@ def _check_cosine(old: TrainSection, new: TrainSection) -> None:
 
 
 def _check_patience(result: Result, train: TrainSection) -> None:
-    """Raise :class:`ConfigError` where a run that ended early would end again at once."""
+    """Raise :class:`ConfigError` where training that goes on would end at once, by what it reached before."""
     early = result.early_stop
+    if early is None and train.epochs > len(result.epoch_s):
+        early = Patience(train.patience, train.eval_every).over(result.accuracy or ())
     if early is not None and 0 < train.patience <= early.evaluations:
+        told = early.reason() if result.early_stop is not None else f"training would not go on: {early.since()}"
         raise ConfigError(
-            f"--resume: {early.reason()}; got {PATIENCE} = {train.patience}, expected more than {early.evaluations}, "
-            f"or 0, to go on up to epoch {train.epochs}: --set {PATIENCE}=0"
+            f"--resume: {told}; got {PATIENCE} = {train.patience}, expected more than {early.evaluations}, or 0, to go "
+            f"on up to epoch {train.epochs}: --set {PATIENCE}=0"
         )
 
 

@@ -282,6 +282,7 @@ def _result(
             *([NO_CALIBRATION.format(chosen.label)] if chosen.fallback else []),
             *filter(None, [chosen.profile.assumptions()]),
             *chosen.profile.limits(),
+            *_idle_hosts(program, chosen.profile),
             *unmodelled_waiting(program, chosen.profile),
             *prepared.stats.notes,
             *([STOPS_EARLY.format(train.patience, train.epochs, train.epochs)] if train.patience else []),
@@ -295,6 +296,15 @@ def _result(
             **({} if memory.reserved is None else {"memory": RESERVED}),
         },
     )
+
+
+def _idle_hosts(program: Program, profile: Profile) -> list[str]:
+    """Say so where hosts of the profile have no ranks, since these may have been meant to be spread."""
+    used, hosts = len(set(program.hosts)), len(profile.topology.host_names())
+    if used >= hosts:
+        return []
+    remedy = "" if program.ranks % hosts else f"; --set cluster.hosts={hosts} spreads them over all"
+    return [f"all ranks are on {used} of the profile's {hosts} hosts{remedy}"]
 
 
 def unmodelled_waiting(program: Program, profile: Profile) -> list[str]:

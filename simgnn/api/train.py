@@ -93,7 +93,8 @@ def directory_for(experiment: Experiment, out: Path | None, progress: Progress, 
 
 def carry_out(directory: Path, epochs: int, progress: Progress, arguments: Sequence[str] = ()) -> Result:
     """Start the executor on a prepared run directory, show its progress, and read the result."""
-    progress.stage(f"training: {directory}")
+    processes = load(RunDirectory(directory).experiment).ranks
+    progress.stage(f"training: {directory} (starts {processes} processes, each of which loads PyTorch first)")
     with progress.counting("training", epochs) as counter:
 
         def tell(line: str) -> None:

@@ -213,9 +213,14 @@ def _mask_of(rows: Rows, graph: Graph) -> NDArray[np.bool_]:
 def _check_masks(masks: Mapping[str, NDArray[np.bool_]], labelled: NDArray[np.bool_], graph: Graph) -> None:
     """Check that no vertex is in several masks, or in one without a label."""
     count = np.sum([mask.astype(np.int8) for mask in masks.values()], axis=0, dtype=np.int64)
-    for bad, what in ((count > 1, "is in several parts"), ((count > 0) & ~labelled, "has no label")):
-        if np.any(bad):
-            vertex = shown_id(graph.vertex_ids, int(np.argmax(bad)))
-            raise GraphError(f"graph.splits: the vertex {vertex} {what}: leave it out")
+    for bad, one, many, remedy in (
+        (count > 1, "is in several parts", "are in several parts", "keep one part of each"),
+        ((count > 0) & ~labelled, "has no label", "have no label", "splits list labelled vertices only; remove others"),
+    ):
+        found = np.flatnonzero(bad)
+        if len(found):
+            vertex = shown_id(graph.vertex_ids, int(found[0]))
+            told = f"{len(found):,} vertices {many}, {vertex} first" if len(found) > 1 else f"the vertex {vertex} {one}"
+            raise GraphError(f"graph.splits: {told}: {remedy}")
     if not np.any(masks.get("train", False)):
         raise GraphError("graph.splits: no vertex is in the part train; expected one at least")

@@ -59,9 +59,10 @@ class ProfileLimit(BaseModel):
 class LimitedBy(BaseModel):
     """What limits the epoch with number ``epoch`` (from 0), which takes about the median time.
 
-    ``time``: what its critical path consists of, most first. ``ranks``: through which ranks it runs, most first.
-    ``numbers``: those that shorten the epoch most, in this order. ``without_effect``: rates of links and libraries that
-    the path uses and that do not change the epoch. ``simulations``: how many were made to check these.
+    ``time``: what its critical path consists of, most first. ``ranks``: through which ranks it runs, most first;
+    none where ranks hardly wait. ``numbers``: those that shorten the epoch most, in this order. ``without_effect``:
+    rates of links and libraries that the path uses and that do not change the epoch. ``simulations``: how many were
+    made to check these.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -89,9 +89,13 @@ class EarlyStop(_Table):
     evaluations: int
 
     def reason(self) -> str:
+        return f"training ended after epoch {self.epoch}: {self.since()}"
+
+    def since(self) -> str:
+        """Say since when the accuracy has not improved."""
         return (
-            f"training ended after epoch {self.epoch}: none of the last {self.evaluations} evaluations was better than "
-            f"validation {self.best_validation:.4f} after epoch {self.best_epoch} (train.patience)"
+            f"none of the last {self.evaluations} evaluations was better than validation {self.best_validation:.4f} "
+            f"after epoch {self.best_epoch} (train.patience)"
         )
 
 

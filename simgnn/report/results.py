@@ -10,7 +10,7 @@ from simgnn.record.traffic import LinkTraffic
 from simgnn.units import readable_bytes
 
 UNMEASURED = "-"
-TEXTS = ("experiment", "how", "hardware", "status")
+TEXTS = ("experiment", "how", "hardware", "status", "labels")
 """Columns of :func:`figures` that hold text."""
 
 
@@ -172,6 +172,7 @@ def figures(result: Result) -> list[dict[str, Any]]:
             "epoch_s": result.epoch_s_median,
             "epoch_low_s": low,
             "epoch_high_s": high,
+            "labels": "; ".join(_labels(result)),
             "communication_s": communication_s(result),
             "traffic_bytes": traffic_bytes(result),
             "memory_bytes": None if peak is None else peak.peak_bytes,
@@ -182,6 +183,17 @@ def figures(result: Result) -> list[dict[str, Any]]:
             "test": test,
         }
     ]
+
+
+def _labels(result: Result) -> list[str]:
+    """Name what makes the numbers less reliable than measurements of the machine, in a word each."""
+    said = {
+        "uncalibrated": result.uncalibrated,
+        "assumed": bool(result.assumed),
+        "extrapolated": bool(result.extrapolated),
+        "transferred": result.transferred,
+    }
+    return [label for label, holds in said.items() if holds]
 
 
 def figures_by_rank(result: Result) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from executor.state.early_stop import Patience
+from simgnn.record.early_stop import Patience
 from simgnn.api.extend import check_resumable, extend_run
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
@@ -98,6 +98,8 @@ def test_a_run_ends_early_and_goes_on_with_more_patience(cases: tuple[str, ...],
         assert result["payload_epochs"] == [1, stop["epoch"] - 1]
     assert _result(early["vanilla"])["bytes_sent"] == _result(whole["vanilla"])["bytes_sent"]
     _check_refused(early["vanilla"])
+    with pytest.raises(ConfigError, match=r"would not go on: none of .*train\.patience = 1, expected more than"):
+        check_resumable(_with(whole["vanilla"], epochs=2 * EPOCHS, patience=1), whole["vanilla"], QUIET)
     for case, folder in early.items():
         extend_run(folder, _with(folder, patience=0), QUIET)
         assert not (folder / "result.json").exists(), case

@@ -52,7 +52,8 @@ def _spots(profile: Profile, name: str, host: Host, ranks: int) -> list[Spot]:
     if ranks > len(gpus):
         raise HardwareError(
             f"cluster.ranks_per_host: got {ranks} ranks on host '{name}', which has {len(gpus)} GPUs in the profile "
-            f"'{profile.meta.name}'; expected at most one rank per GPU. Use fewer ranks or more hosts."
+            f"'{profile.meta.name}'; expected at most one rank per GPU. Use fewer ranks, or more hosts "
+            "(--set cluster.hosts=H)."
         )
     return gpus[:ranks]
 

@@ -33,6 +33,8 @@ FEWEST_CHECKS = NAMED + 2
 MOST_CHECKS = 40
 SHORT_RUN = 3
 """Epochs of a simulation that checks a number. The second one counts: nothing follows the last."""
+WAITED = 0.01
+"""Least share of the epoch that a rank must wait for others, for ranks that they wait for to be named."""
 NO_EFFECT = 0.001
 """A number that changes the epoch by less than this share has no effect."""
 MOST_WITHOUT_EFFECT = 3
@@ -78,7 +80,7 @@ def find_limits(
     return LimitedBy(
         epoch=epoch,
         time=_time_spent(path, steps, whole, jitter_s),
-        ranks=_ranks(path, whole),
+        ranks=_ranks(path, whole) if _waited_s(simulation, epoch) >= WAITED * simulation.epoch_s[epoch] else [],
         numbers=numbers,
         without_effect=without,
         simulations=search.simulations,
@@ -129,6 +131,11 @@ def _time_spent(path: Sequence[Piece], steps: Sequence[_Step], whole: float, jit
         for (activity, what, link), spent in order
         if spent > 0.0
     ]
+
+
+def _waited_s(simulation: Simulation, epoch: int) -> float:
+    """Return how long the rank that waits most waits for others."""
+    return float(simulation.wait_s[epoch].max())
 
 
 def _ranks(path: Sequence[Piece], whole: float) -> list[RankOnPath]:
