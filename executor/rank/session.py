@@ -32,7 +32,6 @@ from executor.recording.trained_model import TrainedModel
 from executor.state.buffers import Now
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.state.context import Apart
-from simgnn.record.early_stop import Patience, regular
 from executor.state.learning_rate import LearningRates
 from executor.state.plan import RunPlan
 from executor.world.environment import LAUNCHER, NO_STORAGE, TESTBED, threads_per_rank
@@ -43,6 +42,7 @@ from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE
+from simgnn.record.early_stop import Patience, regular
 from simgnn.record.logs import check_log
 from simgnn.record.memory import result_fields
 from simgnn.record.result import EarlyStop

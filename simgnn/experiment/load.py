@@ -134,9 +134,9 @@ def _override(key: object, value: object) -> Table:
 
 
 def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any], below: Sequence[Layer]) -> Table:
-    """Return ``[cluster]`` for a total of so many ranks: with the hosts or ranks per host of ``stated`` (``--set``), else
-    on the hosts of the layers ``below``. Raises :class:`ConfigError` if the numbers disagree. The schema rejects values
-    that are not numbers."""
+    """Return ``[cluster]`` for a total of so many ranks: with the hosts or ranks per host of ``stated`` (``--set``),
+    else on the hosts of the layers ``below``. Raises :class:`ConfigError` if the numbers disagree. The schema rejects
+    values that are not numbers."""
     counts, where = {key: n for key in ("hosts", "ranks_per_host") if _is_count(n := stated.get(key))}, "--set"
     if not any(key in stated for key in ("hosts", "ranks_per_host")):
         hosts, where = _written_hosts(below)
@@ -148,8 +148,8 @@ def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any], below: Sequence[Layer
         key = next(iter(counts))
         other = f"--set cluster.{key}={_divisor(ranks, each)}" if where != "--set" else f"cluster.{key}"
         raise ConfigError(
-            f"--ranks: got {ranks} with {told} ({where}), expected {expected}: --ranks is the total number of processes "
-            f"on all hosts; change it, or {'remove it' if len(counts) == 2 else other}"
+            f"--ranks: got {ranks} with {told} ({where}), expected {expected}: --ranks is the total number of "
+            f"processes on all hosts; change it, or {'remove it' if len(counts) == 2 else other}"
         )
     if "ranks_per_host" in stated:
         return {} if "hosts" in stated else {"hosts": ranks // each}

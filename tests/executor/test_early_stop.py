@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from simgnn.record.early_stop import Patience
 from simgnn.api.extend import check_resumable, extend_run
 from simgnn.cli.tables.console import Reporter
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
+from simgnn.record.early_stop import Patience
 from simgnn.record.result import Accuracy, EarlyStop
 from tests.executor.harness import run_ranks
 from tests.executor.minibatch.batch_runs import prepared_batches
