@@ -137,7 +137,8 @@ def _ranks_on_hosts(ranks: int, stated: Mapping[str, Any], below: Sequence[Layer
     """Return ``[cluster]`` for a total of so many ranks: with the hosts or ranks per host of ``stated`` (``--set``),
     else on the hosts of the layers ``below``. Raises :class:`ConfigError` if the numbers disagree. The schema rejects
     values that are not numbers."""
-    counts, where = {key: n for key in ("hosts", "ranks_per_host") if _is_count(n := stated.get(key))}, "--set"
+    where = "--set"
+    counts: dict[str, int] = {key: stated[key] for key in ("hosts", "ranks_per_host") if _is_count(stated.get(key))}
     if not any(key in stated for key in ("hosts", "ranks_per_host")):
         hosts, where = _written_hosts(below)
         counts = {"hosts": hosts}
