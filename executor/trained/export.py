@@ -25,11 +25,6 @@ def export_model(trained: Trained, target: Target, out: Path) -> list[str]:
     sentences for the user. All files are complete, and checked against the executor's layers, before the first of them
     gets its name."""
     described = trained.described
-    if described.layers[0].weighted:
-        raise ConfigError(
-            f"RUN: got {trained.root}, trained on a graph whose edges have weights, expected one without: exported "
-            "modules read no weights of edges; use simgnn infer, or train without them (graph.weights = 'ignore')"
-        )
     weights = read_weights(trained)
     own = described.kind not in BUILT_IN_LAYERS
     find_own_layers(trained.root)

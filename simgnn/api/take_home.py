@@ -157,7 +157,7 @@ def _check_weights(experiment: Experiment, graph: Graph, trained: Trained) -> No
     """Raise :class:`ConfigError` or :class:`GraphError` for weights of edges that the model cannot use. A graph without
     any suits every model: its weights are 1."""
     check_weights(experiment, graph)
-    if graph.csr.weights is not None and not trained.described.layers[0].weighted:
+    if graph.csr.weights is not None and not trained.described.weighted:
         raise GraphError(
             f"graph '{graph.name}' has weights of edges, but the model of {trained.root} was trained without; leave "
             "them out (--set graph.weights=ignore)"

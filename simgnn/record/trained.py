@@ -76,6 +76,11 @@ class ModelFile(_Table):
         """The kind of all layers: gcn, sage, gin, gat or "package.module:Class"."""
         return self.layers[0].kind
 
+    @property
+    def weighted(self) -> bool:
+        """Whether the run's graph had weights of edges, which all layers use."""
+        return self.layers[0].weighted
+
 
 @dataclass(frozen=True)
 class Trained:

@@ -152,6 +152,3 @@ def test_weights_of_edges(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"trained without.*--set graph\.weights=ignore"):
         scores("plain", "weighted")
     assert relative_error(scores("plain", "weighted", "graph.weights=ignore"), expected["plain"]) <= BOUND["float64"]
-    with pytest.raises(ConfigError, match=r"exported modules read no weights of edges; use simgnn infer"):
-        exported_scores(folders["weighted"], "torch", *raw_data(plain), tmp_path / "model.py")
-    assert not (tmp_path / "model.py").exists()
