@@ -20,6 +20,7 @@ def module_source(described: ModelFile, kept: Kept, target: Target, layers: Laye
     parts = [
         _docstring(described, kept, target, name, own),
         _imports(described, target, layers, own),
+        *([_class_names(described)] if described.class_names else []),
         _load(),
         *([OWN_LAYERS.format(file=f"{name}_layers.py")] if own else []),
         _model(described, layers, own),
@@ -27,7 +28,7 @@ def module_source(described: ModelFile, kept: Kept, target: Target, layers: Laye
         *([_stand_in(described)] if described.inputs.stand_in else []),
         *([neighbourhood] if own else [layers.classes] if layers.classes else []),
     ]
-    first, second, *others = parts
+    first, second, *others = parts  # the docstring and the imports
     return "\n".join((first, second)) + "".join(f"\n\n{part}" for part in others)
 
 
@@ -56,13 +57,14 @@ def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own:
         "edge_index [2, edges], whose first row holds the sources of edges and whose second row their targets"
         f"{', and edge_weight [edges]' if described.weighted else ''}. Scores are {dtype} "
         f"[vertices, {described.classes}], {meaning}.",
+        "The classes have names: class k is CLASS_NAMES[k] of this module." if described.class_names else "",
         " ".join(_repeated(described)),
         f"It needs {needs}, and nothing of simgnn.",
     ]
     edges = "data.edge_index, data.edge_weight" if described.weighted else "data.edge_index"
     example = f"from {name} import {imported}\n\nmodel = load()\nscores = model({features}, {edges})"
     example += f"\nclasses = {classes}"
-    texts = [indent(example, "    ") if text is None else fill(text, WIDTH) for text in paragraphs]
+    texts = [indent(example, "    ") if text is None else fill(text, WIDTH) for text in paragraphs if text != ""]
     return '"""' + "\n\n".join(texts) + '\n"""\n'
 
 
@@ -109,6 +111,12 @@ def _imports(described: ModelFile, target: Target, layers: LayerText, own: bool)
         if not described.weighted:
             others.append(f"from torch_geometric.utils import {', '.join(sorted(utils))}")
     return "\n".join((*standard, "", *others, "", 'WEIGHTS = Path(__file__).with_suffix(".pt")', ""))
+
+
+def _class_names(described: ModelFile) -> str:
+    # repr: names are a user's text, and must not become code
+    names = "".join(f"    {name!r},\n" for name in described.class_names)
+    return f"CLASS_NAMES = (\n{names})\n"
 
 
 def _load() -> str:
