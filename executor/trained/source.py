@@ -13,12 +13,15 @@ Target = Literal["pyg", "torch"]
 WIDTH = 116
 
 
-def module_source(described: ModelFile, kept: Kept, target: Target, layers: LayerText, name: str) -> str:
-    """Return the source of the module ``name``.py. ``layers``: its layers as text; ``kept``: which weights it has."""
+def module_source(
+    described: ModelFile, kept: Kept, target: Target, layers: LayerText, name: str, caution: str = ""
+) -> str:
+    """Return the source of the module ``name``.py. ``layers``: its layers as text; ``kept``: which weights it has;
+    ``caution``: sentences for its docstring on what it does not repeat."""
     own = described.kind not in BUILT_IN_LAYERS
     neighbourhood = WEIGHTED_NEIGHBOURHOOD if described.weighted else NEIGHBOURHOOD
     parts = [
-        _docstring(described, kept, target, name, own),
+        _docstring(described, kept, target, name, own, caution),
         _imports(described, target, layers, own),
         *([_class_names(described)] if described.class_names else []),
         _load(),
@@ -32,7 +35,7 @@ def module_source(described: ModelFile, kept: Kept, target: Target, layers: Laye
     return "\n".join((first, second)) + "".join(f"\n\n{part}" for part in others)
 
 
-def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own: bool) -> str:
+def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own: bool, caution: str) -> str:
     specs, inputs, dtype = described.layers, described.inputs, described.dtype
     widths = " -> ".join(str(width) for width in (inputs.feature_width, *(spec.width_out for spec in specs)))
     kind = (
@@ -59,6 +62,7 @@ def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own:
         f"[vertices, {described.classes}], {meaning}.",
         "The classes have names: class k is CLASS_NAMES[k] of this module." if described.class_names else "",
         " ".join(_repeated(described)),
+        caution,
         f"It needs {needs}, and nothing of simgnn.",
     ]
     edges = "data.edge_index, data.edge_weight" if described.weighted else "data.edge_index"

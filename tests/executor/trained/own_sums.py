@@ -66,3 +66,11 @@ class WeightedWhole(Whole):
         roots = torch.zeros(csr.rows, prepared.shape[1], dtype=rows.dtype)
         roots = roots.index_add(0, target, weights.sqrt()[:, None] * prepared[csr.indices.long()])
         return self.norm(roots + csr.mean(prepared))
+
+
+class Normalised(Whole):
+    """Normalises by the rows that it is given, also in an evaluation."""
+
+    def __init__(self, width_in: int, width_out: int, *, activation: bool) -> None:
+        super().__init__(width_in, width_out, activation=activation)
+        self.norm = nn.BatchNorm1d(width_out, track_running_stats=False)

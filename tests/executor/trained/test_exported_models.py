@@ -120,11 +120,22 @@ def _works_without_simgnn(folder: Path, x: torch.Tensor, edges: torch.Tensor, ho
 
 
 def test_statistics_that_ranks_keep_apart_are_told(tmp_path: Path) -> None:
-    case = Case("vanilla", "tests.executor.layers.own_layers:Drop", settings=("train.epochs=1",))
-    folder = case.prepared(small_graph(), tmp_path / "run", 2)
-    evaluated_scores([folder], 2, tmp_path / "ranks")
-    notes = export_model(open_trained(folder, "last"), "pyg", tmp_path / "model.py")
-    assert "norm.running_mean and other statistics of the layers are those of rank 0" in " ".join(notes)
+    names = ("tests.executor.layers.own_layers:Drop", "tests.executor.trained.own_sums:Normalised")
+    cases = [Case("vanilla", name, settings=("train.epochs=1",)) for name in names]
+    for ranks in (2, 1):
+        places = [tmp_path / f"{place}-{ranks}" for place in range(len(cases))]
+        folders = [case.prepared(small_graph(), at, ranks) for case, at in zip(cases, places, strict=True)]
+        expected = evaluated_scores(folders, ranks, tmp_path / f"ranks-{ranks}")
+        wanted = ("norm.running_mean and other statistics of the layers are those of rank 0", "norm normalises by")
+        for folder, scores, what in zip(folders, expected, wanted, strict=True):
+            out = tmp_path / "model.py"
+            notes = " ".join(export_model(open_trained(folder, "last"), "pyg", out))
+            text = " ".join((ast.get_docstring(ast.parse(out.read_text())) or "").split())
+            error = relative_error(exported_scores(folder, "torch", *raw_data(small_graph()), out), scores)
+            for told in (notes, text):
+                assert (what in told) == (ranks > 1)
+                assert ("no one model has the scores of the run's evaluation" in told) == (ranks > 1)
+            assert (error <= BOUND["float32"]) == (ranks == 1)
 
 
 @pytest.mark.slow
