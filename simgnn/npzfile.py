@@ -2,12 +2,14 @@
 
 import math
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.counted_file import CountedFile
 from simgnn.memory import GIB, check_memory
 from simgnn.outside import check_regular, reason_of
 
@@ -39,9 +41,10 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
     return np.array(array)
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an ``.npz`` archive without pickle. Raises ValueError with a reason if it cannot be read, and
-    :class:`~simgnn.errors.GraphError` if it does not fit into memory; both before memory is taken."""
+def read_npz(path: Path, report: Callable[[int], Any] = lambda done: None) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an ``.npz`` archive without pickle. ``report`` is called with how many bytes of the file have
+    been read. Raises ValueError with a reason if it cannot be read, and :class:`~simgnn.errors.GraphError` if it does
+    not fit into memory; both before memory is taken."""
     try:
         check_regular(path)
         if not zipfile.is_zipfile(path):
@@ -51,7 +54,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
         raise ValueError(reason_of(error)) from error
     check_memory(_unpacked_bytes(path), f"{path}: reading it", "use a machine with more memory, or fewer features")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with CountedFile(path, report) as stream, np.load(stream, allow_pickle=False) as archive:
             return {name: np.asarray(archive[name]) for name in archive.files}
     # damage makes the parser of headers raise TokenError, TypeError or OverflowError, and each way of compression a
     # kind of its own, such as LZMAError, that is derived from nothing but Exception

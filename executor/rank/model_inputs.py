@@ -33,6 +33,7 @@ def model_facts(plan: RunPlan) -> dict[str, Any]:
     return {
         "classes": plan.classes,
         "multilabel": plan.multilabel,
+        "class_names": list(plan.class_names),
         "dtype": plan.train["dtype"],
         "inputs": inputs,
     }

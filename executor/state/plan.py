@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class RunPlan:
     """``plan/plan.json`` of a run directory, checked. ``train``: the fields of ``[train]``; ``policies``: those
     that act while training, by slot; ``batches``: settings of mini-batches, None in full-graph training; ``continues``:
-    digests of earlier programs of this run, of fewer epochs."""
+    digests of earlier programs of this run, of fewer epochs; ``class_names``: of classes, or none."""
 
     root: Path
     name: str
@@ -44,6 +44,7 @@ class RunPlan:
     policies: Mapping[str, Policy] = field(default_factory=dict)
     batches: BatchesTable | None = None
     continues: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, root: Path) -> "RunPlan":
@@ -79,6 +80,7 @@ class RunPlan:
             policies=policies,
             batches=plan.batches,
             continues=plan.continues,
+            class_names=plan.class_names,
         )
 
     def check_unfinished(self) -> None:

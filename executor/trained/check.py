@@ -15,6 +15,7 @@ from executor.state.buffers import TORCH_TYPES
 from executor.trained.weights import load_layers
 from simgnn.errors import BackendError
 from simgnn.graph.build import assemble_edges
+from simgnn.graph.weights import weighted_degrees
 from simgnn.record.trained import FEATURE_MEAN, VERTEX_VECTORS, ModelFile
 
 VERTICES, EDGES = 64, 200
@@ -30,9 +31,11 @@ def check_export(path: Path, described: ModelFile, weights: dict[str, torch.Tens
     draw = np.random.default_rng(0)
     ends = draw.integers(0, vertices, size=(2, EDGES))
     x = torch.from_numpy(draw.standard_normal((vertices, described.inputs.feature_width), dtype=np.float32))
+    of_edges = draw.exponential(size=EDGES) if described.weighted else None
+    given = [x, torch.from_numpy(ends), *([] if of_edges is None else [torch.from_numpy(of_edges)])]
     with torch.no_grad():
-        found = _loaded(path)(x, torch.from_numpy(ends))
-        expected = _scores(described, weights, x, ends)
+        found = _loaded(path)(*given)
+        expected = _scores(described, weights, x, ends, of_edges)
     error = float((found - expected).abs().max() / expected.abs().max().clamp(min=torch.finfo(expected.dtype).tiny))
     if not error <= BOUND[described.dtype]:
         raise BackendError(
@@ -52,11 +55,14 @@ def _loaded(path: Path) -> Any:
     return module.load()
 
 
-def _scores(described: ModelFile, weights: dict[str, torch.Tensor], x: torch.Tensor, ends: Any) -> torch.Tensor:
-    """Return the scores of all vertices by the executor's layers. ``x`` float32 [V, F_0]; ``ends`` [2, edges]."""
+def _scores(
+    described: ModelFile, weights: dict[str, torch.Tensor], x: torch.Tensor, ends: Any, of_edges: Any
+) -> torch.Tensor:
+    """Return the scores of all vertices by the executor's layers. ``x`` float32 [V, F_0]; ``ends`` [2, edges];
+    ``of_edges`` [edges]: weights of edges, None if the model reads none."""
     inputs, dtype = described.inputs, TORCH_TYPES[described.dtype]
-    graph = assemble_edges(ends[0], ends[1], vertices=len(x), symmetrise=inputs.symmetrised).csr
-    adjacency = LocalAdjacency(graph, graph.degrees(), dtype=dtype)
+    graph = assemble_edges(ends[0], ends[1], len(x), inputs.symmetrised, weights=of_edges).csr
+    adjacency = LocalAdjacency(graph, graph.degrees(), dtype=dtype, weighted_degree=weighted_degrees(graph))
     rows = x
     if inputs.centred:
         rows = rows.double() - weights[FEATURE_MEAN]

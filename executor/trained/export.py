@@ -25,24 +25,20 @@ def export_model(trained: Trained, target: Target, out: Path) -> list[str]:
     sentences for the user. All files are complete, and checked against the executor's layers, before the first of them
     gets its name."""
     described = trained.described
-    if described.layers[0].weighted:
-        raise ConfigError(
-            f"RUN: got {trained.root}, trained on a graph whose edges have weights, expected one without: exported "
-            "modules read no weights of edges; use simgnn infer, or train without them (graph.weights = 'ignore')"
-        )
     weights = read_weights(trained)
     own = described.kind not in BUILT_IN_LAYERS
     find_own_layers(trained.root)
     source = _own_source(trained) if own else ""
     layers = _layers(described, weights, target)
     beside = {name: weights[name] for name in (FEATURE_MEAN, VERTEX_VECTORS) if name in weights}
-    notes = _statistics_notes(trained)
+    caution = _caution(trained)
+    notes = [f"warning: {caution}"] if caution else []
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.stem}.", dir=out.parent) as folder:
         made = Path(folder) / out.name
         files = [made, made.with_suffix(".pt")]
         try:
-            made.write_text(module_source(described, trained.kept, target, layers, out.stem), encoding="utf-8")
+            made.write_text(module_source(described, trained.kept, target, layers, out.stem, caution), encoding="utf-8")
             torch.save({**layers.state, **beside}, files[1])
             if own:
                 files.append(made.with_name(f"{out.stem}_layers.py"))
@@ -82,14 +78,28 @@ def _layers(described: ModelFile, weights: dict[str, torch.Tensor], target: Targ
     return LayerText("", (), made, state)
 
 
-def _statistics_notes(trained: Trained) -> list[str]:
-    """Warn of layers of the user's own that keep statistics of rows, such as BatchNorm: each rank keeps its own."""
+def _caution(trained: Trained) -> str:
+    """Say for layers of the user's own that keep or take statistics of rows, such as BatchNorm, that no one model has
+    the scores of a run on several ranks, each of which evaluates with statistics of its own; "" for others."""
     ranks = read_result(RunDirectory(trained.root).result).ranks
-    kept = [name for layer in build_layers(trained.described.layers, 0) for name, _ in layer.named_buffers()]
-    if ranks == 1 or not kept:
-        return []
-    return [
-        f"warning: {kept[0]} and other statistics of the layers are those of rank 0, since each of the {ranks} ranks "
-        "kept its own, of its own vertices; scores of other ranks' vertices differ from the run's evaluation. Train on "
-        "one rank, or with layers that keep no statistics, to take home the same scores"
-    ]
+    layers = build_layers(trained.described.layers, 0)
+    kept = [name for layer in layers for name, _ in layer.named_buffers()]
+    # without running statistics an evaluation, too, normalises by the rows that lie on the rank
+    drawn = [name for layer in layers for name, module in layer.named_modules() if _normalises_by_batch(module)]
+    if ranks == 1 or not kept + drawn:
+        return ""
+    name = (kept + drawn)[0].removeprefix("module.")
+    rule = (
+        f"{name} and other statistics of the layers are those of rank 0."
+        if kept
+        else f"{name} normalises by statistics of all vertices that it is given."
+    )
+    return (
+        f"{rule} Each of the {ranks} ranks trained and evaluated with statistics of its own vertices, so no one model "
+        "has the scores of the run's evaluation, and those of this one differ. Train on one rank, or with layers "
+        "without such statistics (LayerNorm), to take home the same scores."
+    )
+
+
+def _normalises_by_batch(module: torch.nn.Module) -> bool:
+    return isinstance(module, torch.nn.BatchNorm1d) and module.running_mean is None

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from executor.trained.weighted_texts import PYG_WEIGHTED_GIN, WEIGHTED_GCN, WEIGHTED_GIN, WEIGHTED_SAGE
 from executor.trained.weights import layer_tensors, weights_of_layer
 from simgnn.model.spec import LayerSpec
 
@@ -15,22 +16,24 @@ Tensors = Mapping[str, torch.Tensor]
 class LayerText:
     """How an exported module writes layers of one kind. ``classes``: text of the classes that it defines; ``imports``:
     names from torch_geometric.nn; ``made``: expressions that make the layers, in order; ``state``: their tensors by
-    name in the module's ``state_dict``; ``looped``: the module adds self-loops to the edges that all layers get."""
+    name in the module's ``state_dict``; ``looped``: the module adds self-loops to the edges that all layers get;
+    ``averaged``: layers add up rows times weights of edges, which the module divides by their sums."""
 
     classes: str
     imports: tuple[str, ...]
     made: tuple[str, ...]
     state: Tensors
     looped: bool = False
+    averaged: bool = False
 
 
 def torch_layers(specs: tuple[LayerSpec, ...], weights: Tensors, sampled: bool) -> LayerText:
     """Return built-in layers in plain torch, whose parameters are named as in the run. ``sampled``: of mini-batches."""
-    kind = specs[0].kind
+    kind, weighted = specs[0].kind, specs[0].weighted
     text, name = {
-        "gcn": (MEAN_GCN if sampled else GCN, "GCNLayer"),
-        "sage": (SAGE, "SAGELayer"),
-        "gin": (GIN, "GINLayer"),
+        "gcn": (WEIGHTED_GCN if weighted else MEAN_GCN if sampled else GCN, "GCNLayer"),
+        "sage": (WEIGHTED_SAGE if weighted else SAGE, "SAGELayer"),
+        "gin": (WEIGHTED_GIN if weighted else GIN, "GINLayer"),
         "gat": (GAT, "GATLayer"),
     }[kind]
     third = {"gin": "hidden", "gat": "heads"}.get(kind)
@@ -45,8 +48,11 @@ def pyg_layers(specs: tuple[LayerSpec, ...], weights: Tensors, sampled: bool) ->
     """Return built-in layers as the convolutions of PyTorch Geometric that compute the same sums."""
     made: list[str] = []
     state: dict[str, torch.Tensor] = {}
-    convolution = {"gcn": "GCNConv", "sage": "SAGEConv", "gin": "GINConv", "gat": "GATConv"}[specs[0].kind]
-    looped = sampled and specs[0].kind == "gcn"
+    kind, weighted = specs[0].kind, specs[0].weighted
+    convolution = {"gcn": "GCNConv", "sage": "SAGEConv", "gin": "GINConv", "gat": "GATConv"}[kind]
+    if weighted:  # those of SAGE and GIN take no weights
+        convolution = {"gcn": "GCNConv", "sage": "GraphConv", "gin": "SimpleConv"}[kind]
+    looped = sampled and kind == "gcn"
     for place, spec in enumerate(specs):
         own = weights_of_layer(weights, place)
         if spec.kind == "gcn":
@@ -54,9 +60,13 @@ def pyg_layers(specs: tuple[LayerSpec, ...], weights: Tensors, sampled: bool) ->
             made.append(f"GCNConv({spec.width_in}, {spec.width_out}{more})")
             named = {"lin.weight": own["weight"].t(), "bias": own["bias"]}
         elif spec.kind == "sage":
-            made.append(f"SAGEConv({spec.width_in}, {spec.width_out})")
-            named = {"lin_l.weight": own["weight_neighbor"].t(), "lin_l.bias": own["bias"]}
-            named["lin_r.weight"] = own["weight_self"].t()
+            made.append(f"{convolution}({spec.width_in}, {spec.width_out})")
+            of_mean, of_own = ("lin_rel", "lin_root") if weighted else ("lin_l", "lin_r")
+            named = {f"{of_mean}.weight": own["weight_neighbor"].t(), f"{of_mean}.bias": own["bias"]}
+            named[f"{of_own}.weight"] = own["weight_self"].t()
+        elif spec.kind == "gin" and weighted:
+            made.append(f"GINLayer({spec.width_in}, {spec.width_out}, hidden={spec.hidden})")
+            named = own
         elif spec.kind == "gin":
             inside = f"nn.Linear({spec.width_in}, {spec.hidden}), nn.ReLU(), nn.Linear({spec.hidden}, {spec.width_out})"
             made.append(f"GINConv(nn.Sequential({inside}))")
@@ -67,7 +77,8 @@ def pyg_layers(specs: tuple[LayerSpec, ...], weights: Tensors, sampled: bool) ->
             named = {"lin.weight": own["weight"].t(), "bias": own["bias"]}
             named |= {"att_src": own["attention_source"][None], "att_dst": own["attention_target"][None]}
         state |= {f"layers.{place}.{name}": value.contiguous() for name, value in named.items()}
-    return LayerText("", (convolution,), tuple(made), state, looped)
+    classes = PYG_WEIGHTED_GIN if weighted and kind == "gin" else ""
+    return LayerText(classes, (convolution,), tuple(made), state, looped, averaged=weighted and kind == "sage")
 
 
 GCN = '''\
@@ -173,8 +184,10 @@ class Neighbourhood:
 
     ``indptr`` int64 [vertices + 1] and ``indices`` int64 [edges]: the in-neighbours of vertex v are
     ``indices[indptr[v]:indptr[v + 1]]``, ascending. ``degrees`` int64 [vertices]: in-degrees. ``rows`` and ``columns``:
-    the number of vertices.
+    the number of vertices. Edges have no weights.
     """
+
+    weights = weighted_degrees = None
 
     def __init__(self, edge_index: torch.Tensor, vertices: int) -> None:
         self.indices, self._target = edge_index

@@ -4,6 +4,7 @@ from textwrap import fill, indent
 from typing import Literal
 
 from executor.trained.layer_texts import NEIGHBOURHOOD, LayerText
+from executor.trained.weighted_texts import NORMALISED, WEIGHTED_NEIGHBOURHOOD, weighted_edges
 from simgnn.graph.load import STAND_IN_SEED
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
 from simgnn.record.trained import FEATURE_MEAN, VERTEX_VECTORS, Kept, ModelFile
@@ -12,24 +13,29 @@ Target = Literal["pyg", "torch"]
 WIDTH = 116
 
 
-def module_source(described: ModelFile, kept: Kept, target: Target, layers: LayerText, name: str) -> str:
-    """Return the source of the module ``name``.py. ``layers``: its layers as text; ``kept``: which weights it has."""
+def module_source(
+    described: ModelFile, kept: Kept, target: Target, layers: LayerText, name: str, caution: str = ""
+) -> str:
+    """Return the source of the module ``name``.py. ``layers``: its layers as text; ``kept``: which weights it has;
+    ``caution``: sentences for its docstring on what it does not repeat."""
     own = described.kind not in BUILT_IN_LAYERS
+    neighbourhood = WEIGHTED_NEIGHBOURHOOD if described.weighted else NEIGHBOURHOOD
     parts = [
-        _docstring(described, kept, target, name, own),
+        _docstring(described, kept, target, name, own, caution),
         _imports(described, target, layers, own),
+        *([_class_names(described)] if described.class_names else []),
         _load(),
         *([OWN_LAYERS.format(file=f"{name}_layers.py")] if own else []),
         _model(described, layers, own),
         _edges(described, target, layers, own),
         *([_stand_in(described)] if described.inputs.stand_in else []),
-        *([NEIGHBOURHOOD] if own else [layers.classes] if layers.classes else []),
+        *([neighbourhood] if own else [layers.classes] if layers.classes else []),
     ]
-    first, second, *others = parts
+    first, second, *others = parts  # the docstring and the imports
     return "\n".join((first, second)) + "".join(f"\n\n{part}" for part in others)
 
 
-def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own: bool) -> str:
+def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own: bool, caution: str) -> str:
     specs, inputs, dtype = described.layers, described.inputs, described.dtype
     widths = " -> ".join(str(width) for width in (inputs.feature_width, *(spec.width_out for spec in specs)))
     kind = (
@@ -51,14 +57,18 @@ def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own:
         f"The weights are those after epoch {kept.epoch}{accuracy}. Keep {files} beside this file.",
         None,
         f"``data`` is a torch_geometric.data.Data or any object with x [vertices, {inputs.feature_width}] and "
-        "edge_index [2, edges], whose first row holds the sources of edges and whose second row their targets. Scores "
-        f"are {dtype} [vertices, {described.classes}], {meaning}.",
+        "edge_index [2, edges], whose first row holds the sources of edges and whose second row their targets"
+        f"{', and edge_weight [edges]' if described.weighted else ''}. Scores are {dtype} "
+        f"[vertices, {described.classes}], {meaning}.",
+        "The classes have names: class k is CLASS_NAMES[k] of this module." if described.class_names else "",
         " ".join(_repeated(described)),
+        caution,
         f"It needs {needs}, and nothing of simgnn.",
     ]
-    example = f"from {name} import {imported}\n\nmodel = load()\nscores = model({features}, data.edge_index)"
+    edges = "data.edge_index, data.edge_weight" if described.weighted else "data.edge_index"
+    example = f"from {name} import {imported}\n\nmodel = load()\nscores = model({features}, {edges})"
     example += f"\nclasses = {classes}"
-    texts = [indent(example, "    ") if text is None else fill(text, WIDTH) for text in paragraphs]
+    texts = [indent(example, "    ") if text is None else fill(text, WIDTH) for text in paragraphs if text != ""]
     return '"""' + "\n\n".join(texts) + '\n"""\n'
 
 
@@ -66,7 +76,13 @@ def _repeated(described: ModelFile) -> list[str]:
     """Return sentences that say what the module does to graph and features before layer 1, as training did."""
     inputs = described.inputs
     reverse = ", and adds the reverse of every edge" if inputs.symmetrised else "; edges keep their direction"
-    found = [f"Give it the raw graph: as training did, it drops self-loops and repeated edges{reverse}."]
+    repeated = "repeated edges"
+    if described.weighted:
+        repeated = "adds up the weights of repeated edges"
+        if inputs.symmetrised:
+            reverse = ", and adds the reverse of every edge, with its weight, where that is not there"
+    dropped = f"it drops self-loops and {repeated}{reverse}"
+    found = [f"Give it the raw graph: as training did, {dropped}."]
     if inputs.centred:
         found.append("It subtracts from the features the means of the graph that it was trained on.")
     if inputs.stand_in:
@@ -96,8 +112,15 @@ def _imports(described: ModelFile, target: Target, layers: LayerText, own: bool)
         utils = ["remove_self_loops", "to_undirected" if described.inputs.symmetrised else "coalesce"]
         utils += ["add_self_loops"] if layers.looped else []
         others.append(f"from torch_geometric.nn import {', '.join(layers.imports)}")
-        others.append(f"from torch_geometric.utils import {', '.join(sorted(utils))}")
+        if not described.weighted:
+            others.append(f"from torch_geometric.utils import {', '.join(sorted(utils))}")
     return "\n".join((*standard, "", *others, "", 'WEIGHTS = Path(__file__).with_suffix(".pt")', ""))
+
+
+def _class_names(described: ModelFile) -> str:
+    # repr: names are a user's text, and must not become code
+    names = "".join(f"    {name!r},\n" for name in described.class_names)
+    return f"CLASS_NAMES = (\n{names})\n"
 
 
 def _load() -> str:
@@ -123,11 +146,12 @@ def own_layers() -> ModuleType:
 
 
 def _model(described: ModelFile, layers: LayerText, own: bool) -> str:
-    inputs, single = described.inputs, described.dtype == "float32"
+    inputs, single, weighted = described.inputs, described.dtype == "float32", described.weighted
+    edges = ", edge_index [2, edges], edge_weight [edges]" if weighted else " and edge_index [2, edges]"
     lines = [
         "class Model(nn.Module):",
-        f'    """Scores [vertices, {described.classes}] of all vertices, from x [vertices, {inputs.feature_width}] and '
-        'edge_index [2, edges]."""',
+        f'    """Scores [vertices, {described.classes}] of all vertices, from x [vertices, {inputs.feature_width}]'
+        f'{edges}."""',
         "",
         "    def __init__(self) -> None:",
         "        super().__init__()",
@@ -146,10 +170,11 @@ def _model(described: ModelFile, layers: LayerText, own: bool) -> str:
         lines.append(f'        self.register_buffer("{FEATURE_MEAN}", {zeros})')
     lines += [
         "",
-        "    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:",
-        "        edge_index = prepare_edges(edge_index, len(x))",
+        *(f"    {line}" for line in _forward(weighted)),
         "        x = self.prepare_features(x)",
-        *(["        csr = Neighbourhood(edge_index, len(x))"] if own else []),
+        # convolutions of PyTorch Geometric multiply rows with the weights that they get
+        *(["        edge_weight = edge_weight.to(x.dtype)"] if weighted and layers.imports else []),
+        *([f"        csr = Neighbourhood(edge_index, len(x){', edge_weight, x.dtype' * weighted})"] if own else []),
         *(f"        {line}" for line in _steps(described, own)),
         "",
         "    def prepare_features(self, x: torch.Tensor) -> torch.Tensor:",
@@ -157,6 +182,22 @@ def _model(described: ModelFile, layers: LayerText, own: bool) -> str:
         *(f"        {line}" for line in _features(described)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _forward(weighted: bool) -> list[str]:
+    """Return the lines with which the model's ``forward`` begins, up to the edges as training had them."""
+    if not weighted:
+        return [
+            "def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:",
+            "    edge_index = prepare_edges(edge_index, len(x))",
+        ]
+    return [
+        "def forward(",
+        "    self, x: torch.Tensor, edge_index: torch.Tensor, edge_weight: torch.Tensor | None = None",
+        ") -> torch.Tensor:",
+        "    # None is an error that says what is missing",
+        "    edge_index, edge_weight = prepare_edges(edge_index, edge_weight, len(x))",
+    ]
 
 
 def _steps(described: ModelFile, own: bool) -> list[str]:
@@ -167,13 +208,14 @@ def _steps(described: ModelFile, own: bool) -> list[str]:
             return ["for layer in self.layers:", "    x = layer(csr, x)", "return x"]
         rows = "layer.prepare(x)" if first.has_prepare else "x"
         return ["for layer in self.layers:", f"    x = layer.update(layer.aggregate(csr, {rows}), x)", "return x"]
+    edges = "edge_index, edge_weight" if described.weighted else "edge_index"
     if len(described.layers) == 1:
-        return ["return self.layers[0](x, edge_index)"]
+        return [f"return self.layers[0](x, {edges})"]
     activation = "functional.elu(x)" if first.function == "elu" else "torch.relu(x)"
-    lines = ["for layer in self.layers[:-1]:", "    x = layer(x, edge_index)", f"    x = {activation}"]
+    lines = ["for layer in self.layers[:-1]:", f"    x = layer(x, {edges})", f"    x = {activation}"]
     if first.dropped:
         lines.append(f"    x = functional.dropout(x, {first.dropout}, training=self.training)")
-    return [*lines, "return self.layers[-1](x, edge_index)"]
+    return [*lines, f"return self.layers[-1](x, {edges})"]
 
 
 def _features(described: ModelFile) -> list[str]:
@@ -198,6 +240,8 @@ def _features(described: ModelFile) -> list[str]:
 
 def _edges(described: ModelFile, target: Target, layers: LayerText, own: bool) -> str:
     symmetrised = described.inputs.symmetrised
+    if described.weighted:
+        return weighted_edges(symmetrised, described.kind in NORMALISED, layers.averaged)
     what = "with the reverse of each" if symmetrised else "in their direction"
     lines = [
         "def prepare_edges(edge_index: torch.Tensor, vertices: int) -> torch.Tensor:",

@@ -120,12 +120,12 @@ def infer_run(
             scores[artifact.owned(rank)] = np.load(score_file(root, rank))
         vertices = np.arange(graph.vertices, dtype=np.int64) if graph.vertex_ids is None else graph.vertex_ids
         made = Path(folder) / out.name
-        # another graph numbers the classes by the names that it has
-        names = graph.class_names if source is None else ()
+        names = graph.class_names if source is None else described.class_names
         write_table(scores_table(scores, described.multilabel, vertices, names), made)
         os.replace(made, out)
     alike = (graph.classes, graph.multilabel) == (described.classes, described.multilabel)
-    alike = alike and (source is None or not graph.class_names)
+    # a graph whose labels are other words numbers its classes otherwise
+    alike = alike and (source is None or graph.class_names == described.class_names)
     found = accuracies(scores, graph) if alike and graph.labels is not None else None
     metric = "micro-F1" if described.multilabel else "accuracy"
     return Inferred(out, graph.name, graph.vertices, trained.kept.epoch, metric, found)
@@ -157,7 +157,7 @@ def _check_weights(experiment: Experiment, graph: Graph, trained: Trained) -> No
     """Raise :class:`ConfigError` or :class:`GraphError` for weights of edges that the model cannot use. A graph without
     any suits every model: its weights are 1."""
     check_weights(experiment, graph)
-    if graph.csr.weights is not None and not trained.described.layers[0].weighted:
+    if graph.csr.weights is not None and not trained.described.weighted:
         raise GraphError(
             f"graph '{graph.name}' has weights of edges, but the model of {trained.root} was trained without; leave "
             "them out (--set graph.weights=ignore)"

@@ -116,8 +116,7 @@ def _read(
     if prefix == "ogb" and rest:
         _refuse(given, (*SIZES, *EDGE_COLUMNS), source)
         roots = _candidates(expanded(given.get("root", "dataset")), base)
-        with progress.waiting(f"reading {rest}"):
-            return ogb.read_ogb(rest, roots, symmetrise=symmetrise, weights=weights, types=types)
+        return ogb.read_ogb(rest, roots, symmetrise=symmetrise, weights=weights, types=types, progress=progress)
     _refuse(given, ("root",), source)
     forced = {"dgl": ".bin", "pyg": ".pt"}.get(prefix) if rest else None
     path = _find(rest if forced else source, base)
@@ -131,21 +130,18 @@ def _read(
             return replace(saved, csr=symmetrise_csr(saved.csr), symmetric=True, notes=(*saved.notes, "symmetrised"))
         return saved
     suffix = forced or _suffix(path)
-    whole = {
-        ".bin": dgl_process.read_dgl,
-        ".pt": frameworks.read_pyg,
-    }
     if suffix in (".npy", ".mtx"):
         _refuse(given, ("weight_column",), source)
-    if suffix in whole:
+    if suffix in (".bin", ".pt"):
         _refuse(given, (*SIZES, *ID_COLUMNS), source)
-        with progress.waiting(f"reading {path.name}"):
-            return whole[suffix](path, symmetrise=symmetrise, weights=weights, types=types)
+        if suffix == ".pt":
+            return frameworks.read_pyg(path, symmetrise=symmetrise, weights=weights, types=types, progress=progress)
+        with progress.waiting(f"reading {path.name}"):  # DGL reads an array of any size by one call
+            return dgl_process.read_dgl(path, symmetrise=symmetrise, weights=weights, types=types)
     _refuse(given, TYPES, source)
     if suffix == ".npz":
         _refuse(given, (*SIZES, *ID_COLUMNS), source)
-        with progress.waiting(f"reading {path.name}"):
-            return npz.read_npz(path, symmetrise=symmetrise, weights=weights)
+        return npz.read_npz(path, symmetrise=symmetrise, weights=weights, progress=progress)
     _refuse(given, ("edges", "feature_width"), source)
     vertices = given.get("vertices")
     ids = IdChoice(given.get("ids", "auto"), sides.listed, sides.least_vertices)

@@ -97,6 +97,7 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
     if experiment.model.kind not in BUILT_IN_LAYERS:
         own.append(load_user_class(experiment.model.kind))
     folders = sorted(set(map(folder_of, own)))
+    names = () if prepared.graph is None else prepared.graph.class_names
     return {
         "format": PLAN_FORMAT,
         "name": experiment.name,
@@ -110,6 +111,7 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "layers": [asdict(layer) for layer in prepared.planned.layers],
         "classes": facts.classes,
         "multilabel": facts.multilabel,
+        **({"class_names": list(names)} if names else {}),
         "graph": asdict(facts),
         "train": experiment.train.model_dump(mode="json"),
         "policies": {slot: policy.model_dump(mode="json") for slot, policy in acting.items()},

@@ -47,7 +47,8 @@ class PlanFile(_Table):
     ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation. ``cut_digest``, ``graph_digest``:
     None in a plan from a statistics file that does not record its source. ``policies``: slot -> kind and options of the
     policy that is used in training. ``code``: folders with the code of users' policies. ``batches``: of mini-batches.
-    ``continues``: digests of earlier programs of the run, of fewer epochs, whose checkpoints this one can load.
+    ``class_names``: names of the classes, if labels were text. ``continues``: digests of earlier programs of the run,
+    of fewer epochs, whose checkpoints this one can load.
     """
 
     format: Literal[1]
@@ -62,6 +63,7 @@ class PlanFile(_Table):
     layers: Annotated[tuple[LayerSpec, ...], Field(min_length=1)]
     classes: Annotated[int, Field(ge=1)]
     multilabel: bool
+    class_names: tuple[str, ...] = ()
     graph: GraphFacts
     train: TrainSection
     policies: dict[str, dict[str, Any]]

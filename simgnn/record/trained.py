@@ -57,13 +57,15 @@ class Kept(_Table):
 
 class ModelFile(_Table):
     """The content of ``model.json``. ``weights``: shape of each tensor by name; ``own_layers``: file with the source of
-    the user's own layers. ``best`` None: the run never evaluated validation vertices."""
+    the user's own layers. ``best`` None: the run never evaluated validation vertices. ``class_names``: names of the
+    classes in the order of the scores, if labels were text."""
 
     schema_version: Literal[2]
     layers: Annotated[tuple[LayerSpec, ...], Field(min_length=1)]
     weights: dict[str, list[int]]
     classes: Annotated[int, Field(ge=1)]
     multilabel: bool
+    class_names: tuple[str, ...] = ()
     dtype: Literal["float32", "float64"]
     inputs: Inputs
     own_layers: str | None
@@ -75,6 +77,11 @@ class ModelFile(_Table):
     def kind(self) -> str:
         """The kind of all layers: gcn, sage, gin, gat or "package.module:Class"."""
         return self.layers[0].kind
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the run's graph had weights of edges, which all layers use."""
+        return self.layers[0].weighted
 
 
 @dataclass(frozen=True)

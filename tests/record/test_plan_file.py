@@ -31,6 +31,7 @@ PLAN: dict[str, Any] = {
     "layers": [asdict(LayerSpec(1, "gcn", 6, 4)), asdict(LayerSpec(2, "gcn", 4, 3))],
     "classes": 3,
     "multilabel": False,
+    "class_names": ["ant", "bee", "cat"],
     "graph": asdict(GraphFacts("g", 10, 20, 6, None, 3, False, 4, 2, 2)),
     "train": TrainSection().model_dump(mode="json"),
     "policies": {

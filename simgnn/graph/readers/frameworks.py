@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from simgnn.counted_file import CountedFile
 from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges
 from simgnn.graph.complete import Found, complete_graph
@@ -19,6 +20,7 @@ from simgnn.graph.weights import NAMES as WEIGHT_NAMES
 from simgnn.graph.weights import TAKEN, WeightChoice
 from simgnn.npzfile import check_unpacked
 from simgnn.outside import outside_data, reason_of
+from simgnn.progress import SILENT, Progress
 
 NAMES = {
     "features": ("feat", "x", "feature", "features"),
@@ -93,7 +95,12 @@ def from_dgl(
 
 
 def read_pyg(
-    path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN, types: TypeChoice = ONE_TYPE
+    path: Path,
+    *,
+    symmetrise: bool = True,
+    weights: WeightChoice = TAKEN,
+    types: TypeChoice = ONE_TYPE,
+    progress: Progress = SILENT,
 ) -> Graph:
     """Read a ``.pt`` file: a ``Data`` or ``HeteroData``, its ``to_dict()``, a list of one, or ``(data, slices, ...)``
     of a data set. ``torch.load(weights_only=True)``, so nothing but tensors and PyG's own containers is accepted.
@@ -106,8 +113,10 @@ def read_pyg(
         if zipfile.is_zipfile(path):
             check_unpacked(path)
         try:
-            with torch.serialization.safe_globals(_containers()):
-                loaded = torch.load(path, map_location="cpu", weights_only=True)
+            reading = progress.counting(f"reading {path.name}", path.stat().st_size, share=True, patient=True)
+            known = torch.serialization.safe_globals(_containers())
+            with known, reading as counter, CountedFile(path, counter.at) as stream:
+                loaded = torch.load(stream, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, ModuleNotFoundError, AttributeError) as error:
             found = UNSUPPORTED.search(str(error))
             what = found[1] if found else reason_of(error)
@@ -116,7 +125,8 @@ def read_pyg(
                 "torch.save, or install torch-geometric if they are its own"
             ) from error
         data, where = _one(loaded, path), str(path)
-        return from_pyg(data, name=path.stem, symmetrise=symmetrise, weights=weights, types=types, where=where)
+        with progress.waiting(f"sorting edges of {path.name}"):
+            return from_pyg(data, name=path.stem, symmetrise=symmetrise, weights=weights, types=types, where=where)
 
 
 def from_pyg(

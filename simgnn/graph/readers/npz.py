@@ -17,13 +17,16 @@ from simgnn.graph.graph import Graph
 from simgnn.graph.weights import NAMES, TAKEN, WeightChoice, checked_weights
 from simgnn.npzfile import read_npz as read_archive
 from simgnn.outside import check_regular, outside_data, read_json
+from simgnn.progress import SILENT, Progress
 
 SPARSE = ("feat_indptr", "feat_indices", "feat_data", "feat_shape")
 SCIPY = "data"
 """Name of the values in a file of ``scipy.sparse.save_npz``."""
 
 
-def read_npz(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN) -> Graph:
+def read_npz(
+    path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAKEN, progress: Progress = SILENT
+) -> Graph:
     """Read ``path`` and, beside it, an optional ``.json`` with ``name``, ``num_classes``, ``labels_kind``.
 
     Keys: ``indptr`` int [V+1] and ``indices`` int [E] (row = destination); optional ``feat`` float [V, F] or
@@ -33,11 +36,12 @@ def read_npz(path: Path, *, symmetrise: bool = True, weights: WeightChoice = TAK
     noted. Raises :class:`GraphError` for a file that is cut off, pickled, lacks a key or has wrong shapes.
     """
     with outside_data(path, "graph in an .npz archive"):
-        return complete_graph(_found(path, symmetrise, weights))
+        arrays = load_arrays(path, progress)
+        with progress.waiting(f"sorting edges of {path.name}"):
+            return complete_graph(_found(path, arrays, symmetrise, weights))
 
 
-def _found(path: Path, symmetrise: bool, weights: WeightChoice) -> Found:
-    arrays = load_arrays(path)
+def _found(path: Path, arrays: dict[str, NDArray[Any]], symmetrise: bool, weights: WeightChoice) -> Found:
     facts = _facts(path.with_suffix(".json"))
     for key in ("indptr", "indices"):
         if key not in arrays:
@@ -66,13 +70,14 @@ def _found(path: Path, symmetrise: bool, weights: WeightChoice) -> Found:
     )
 
 
-def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+def load_arrays(path: Path, progress: Progress = SILENT) -> dict[str, NDArray[Any]]:
     """All arrays of an ``.npz``, without pickle; :class:`GraphError` when it is cut off, pickled or no ``.npz``."""
     check_regular(path)
     if not zipfile.is_zipfile(path):
         raise GraphError(f"{path}: not an .npz archive: is it cut off? write or fetch it again")
     try:
-        return read_archive(path)
+        with progress.counting(f"reading {path.name}", path.stat().st_size, share=True, patient=True) as counter:
+            return read_archive(path, counter.at)
     except ValueError as error:
         # NumPy also names pickle where a header is damaged
         if "Object arrays" in str(error):

@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from simgnn.graph.typed_graph import ONE_TYPE, Relation, TypeChoice, TypedGraph
 from simgnn.graph.weights import TAKEN, WeightChoice
 from simgnn.memory import check_memory
 from simgnn.outside import outside_data
+from simgnn.progress import SILENT, Progress
 
 OFFICIAL_SPLITS = {
     "ogbn-arxiv": "time",
@@ -30,6 +32,8 @@ OFFICIAL_SPLITS = {
 }
 RELATIONS = "relations"
 """Folder of a data set with several types of vertices."""
+BLOCK_BYTES = 1 << 23
+"""Bytes of unpacked text that are read at once."""
 PARTS = {"train_mask": "train", "validation_mask": "valid", "test_mask": "test"}
 
 
@@ -40,6 +44,7 @@ def read_ogb(
     symmetrise: bool = True,
     weights: WeightChoice = TAKEN,
     types: TypeChoice = ONE_TYPE,
+    progress: Progress = SILENT,
 ) -> Graph:
     """Read the data set ``name`` ("ogbn-arxiv") from ``root/ogbn_arxiv``, the first of ``roots`` that has it.
 
@@ -53,12 +58,14 @@ def read_ogb(
     folder = _folder(name, roots)
     with outside_data(folder, "data set of OGB", remedy="fetch it again", folder=True):
         if (folder / "raw" / RELATIONS).is_dir():
-            return _typed(name, folder, weights).chosen(types, symmetrise)
+            typed = _typed(name, folder, weights, progress)
+            with progress.waiting(f"sorting edges of {name}"):
+                return typed.chosen(types, symmetrise)
         types.check_one_type(str(folder))
-        return _read(name, folder, symmetrise, weights)
+        return _read(name, folder, symmetrise, weights, progress)
 
 
-def _typed(name: str, folder: Path, weights: WeightChoice) -> TypedGraph:
+def _typed(name: str, folder: Path, weights: WeightChoice, progress: Progress) -> TypedGraph:
     """Read a data set with several types: ``raw/num-node-dict.csv.gz`` (a header of types, then their sizes),
     ``raw/relations/SOURCE___NAME___TARGET/edge.csv.gz``, and by type ``raw/node-feat/TYPE/node-feat.csv.gz``,
     ``raw/node-label/TYPE/node-label.csv.gz`` and ``split/SCHEME/TYPE/{train,valid,test}.csv.gz``."""
@@ -72,24 +79,24 @@ def _typed(name: str, folder: Path, weights: WeightChoice) -> TypedGraph:
         parts = path.name.split("___")
         if len(parts) != 3 or parts[0] not in counts or parts[2] not in counts:
             raise GraphError(f"{path}: expected a relation SOURCE___NAME___TARGET between types of {', '.join(counts)}")
-        pairs = _pairs(path / "edge.csv.gz")
-        given = _optional(path / "edge-feat.csv.gz", np.float64) if weights.used else None
+        pairs = _pairs(path / "edge.csv.gz", progress)
+        given = _optional(path / "edge-feat.csv.gz", np.float64, progress) if weights.used else None
         values, more = weights.single_column(given, "edge features")
         relations[parts[0], parts[1], parts[2]] = Relation(pairs[0], pairs[1], values)
         notes += more
     for kind, vertices in counts.items():
-        features = _optional(raw / "node-feat" / kind / "node-feat.csv.gz", np.float32)
-        labels = _optional(raw / "node-label" / kind / "node-label.csv.gz", np.float64)
+        features = _optional(raw / "node-feat" / kind / "node-feat.csv.gz", np.float32, progress)
+        labels = _optional(raw / "node-label" / kind / "node-label.csv.gz", np.float64, progress)
         masks = {} if labels is None else _split(name, folder, vertices, kind)
         fields[kind] = {"features": features, "labels": labels, **masks}
     return TypedGraph(name, str(folder), counts, relations, fields, tuple(notes))
 
 
-def _read(name: str, folder: Path, symmetrise: bool, weights: WeightChoice) -> Graph:
+def _read(name: str, folder: Path, symmetrise: bool, weights: WeightChoice, progress: Progress) -> Graph:
     raw = folder / "raw"
     labels: Any
     if (raw / "data.npz").is_file():
-        arrays = load_arrays(raw / "data.npz")
+        arrays = load_arrays(raw / "data.npz", progress)
         for key in ("edge_index", "num_nodes_list"):
             if key not in arrays:
                 raise GraphError(f"{raw / 'data.npz'}: no array '{key}'; got {', '.join(sorted(arrays))}")
@@ -98,27 +105,28 @@ def _read(name: str, folder: Path, symmetrise: bool, weights: WeightChoice) -> G
             raise GraphError(f"{raw / 'data.npz'}: edge_index must have shape [2, edges]; got {list(pairs.shape)}")
         counts = np.ravel(arrays["num_nodes_list"])
         label_file = raw / "node-label.npz"
-        held = load_arrays(label_file) if label_file.is_file() else {}
+        held = load_arrays(label_file, progress) if label_file.is_file() else {}
         labels = held.get("node_label")
         if held and labels is None:
             raise GraphError(f"{label_file}: no array 'node_label'; got {', '.join(sorted(held))}")
     else:
-        pairs = _pairs(raw / "edge.csv.gz")
+        pairs = _pairs(raw / "edge.csv.gz", progress)
         counts = _table(raw / "num-node-list.csv.gz", np.int64)[:, 0]
-        features = _optional(raw / "node-feat.csv.gz", np.float32)
-        labels = _optional(raw / "node-label.csv.gz", np.float64)
-        of_edges = _optional(raw / "edge-feat.csv.gz", np.float64) if weights.used else None
+        features = _optional(raw / "node-feat.csv.gz", np.float32, progress)
+        labels = _optional(raw / "node-label.csv.gz", np.float64, progress)
+        of_edges = _optional(raw / "edge-feat.csv.gz", np.float64, progress) if weights.used else None
     if len(counts) != 1:
         raise GraphError(f"{raw}: expected one graph; got {len(counts)}: node-property data sets have one")
     vertices = int(counts[0])
     values, notes = weights.single_column(of_edges, "edge features")
-    edges = assemble_edges(pairs[0], pairs[1], vertices, symmetrise, weights=values, key=str(raw))
+    with progress.waiting(f"sorting edges of {name}"):
+        edges = assemble_edges(pairs[0], pairs[1], vertices, symmetrise, weights=values, key=str(raw))
     masks: dict[str, Any] = {} if labels is None else _split(name, folder, vertices)
     return complete_graph(Found(name, str(folder), edges, features=features, labels=labels, notes=notes, **masks))
 
 
-def _pairs(path: Path) -> NDArray[Any]:
-    pairs = _table(path, np.int64).T
+def _pairs(path: Path, progress: Progress) -> NDArray[Any]:
+    pairs = _table(path, np.int64, progress).T
     if len(pairs) != 2 and pairs.size:
         raise GraphError(f"{path}: expected two columns; got {len(pairs)}")
     return pairs if len(pairs) == 2 else np.empty((2, 0), np.int64)
@@ -161,14 +169,14 @@ def _split(name: str, folder: Path, vertices: int, kind: str = "") -> dict[str, 
     return masks
 
 
-def _optional(path: Path, dtype: Any) -> NDArray[Any] | None:
-    return _table(path, dtype) if path.is_file() else None
+def _optional(path: Path, dtype: Any, progress: Progress) -> NDArray[Any] | None:
+    return _table(path, dtype, progress) if path.is_file() else None
 
 
-def _table(path: Path, dtype: Any) -> NDArray[Any]:
+def _table(path: Path, dtype: Any, progress: Progress = SILENT) -> NDArray[Any]:
     if not path.is_file():
         raise GraphError(f"{path} is missing; an OGB folder has it: fetch the data set again")
-    with outside_data(path, "table of numbers", remedy="is it cut off? fetch it again"):
+    with outside_data(path, "table of numbers", remedy="is it cut off? fetch it again"), ExitStack() as stack:
         with gzip.open(path) as stream:
             width = stream.readline(LONGEST_LINE).count(b",") + 1
             if stream.tell() == 0:
@@ -176,9 +184,12 @@ def _table(path: Path, dtype: Any) -> NDArray[Any]:
         # the types are stated, as a first block of "0" would make a column of features integers
         names = [str(k) for k in range(width)]
         kinds = dict.fromkeys(names, pa.from_numpy_dtype(np.dtype(dtype)))
+        packed = stack.enter_context(path.open("rb", buffering=0))
+        reading = progress.counting(f"reading {path.name}", path.stat().st_size, share=True, patient=True)
+        counter = stack.enter_context(reading)
         reader = csv.open_csv(
-            str(path),
-            read_options=csv.ReadOptions(column_names=names, block_size=1 << 23),
+            pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "gzip"),
+            read_options=csv.ReadOptions(column_names=names, block_size=BLOCK_BYTES),
             convert_options=csv.ConvertOptions(column_types=kinds, null_values=["nan", "NaN", ""]),
         )
         batches, held = [], 0
@@ -186,6 +197,7 @@ def _table(path: Path, dtype: Any) -> NDArray[Any]:
             held += batch.nbytes
             check_memory(held, f"{path}: reading it", "use a machine with more memory")
             batches.append(batch)
+            counter.at(packed.tell())
         table = pa.Table.from_batches(batches, reader.schema)
     out = np.empty((table.num_rows, width), dtype)
     for k, column in enumerate(table.columns):

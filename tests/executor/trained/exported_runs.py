@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import torch
 from executor.state.plan import RunPlan
 from executor.state.task import Task
 from executor.trained.export import export_model
+from simgnn.graph.build import assemble_edges
 from simgnn.graph.graph import CentredRows, Graph
 from simgnn.record.trained import Which, open_trained
 from tests.executor.harness import run_ranks
 from tests.executor.minibatch.batch_runs import prepared_batches
-from tests.executor.runs import prepared_run, train_in_process
+from tests.executor.runs import prepared_run, small_graph, train_in_process
 
 BOUND = {"float32": 1e-5, "float64": 1e-12}
 OWN = "tests.executor.trained.own_sums:Sums"
@@ -45,7 +46,7 @@ class Case:
         kind = OWN if self.kind == "own" else self.kind
         settings = [f"model.kind={kind}", "model.hidden=8", f"train.dtype={self.dtype}", "train.learning_rate=0.02"]
         settings += [*SYSTEMS[self.system], *self.settings]
-        if self.kind in ("gat", "own"):  # they have no sum to keep
+        if self.kind in ("gat", "own") or ":" in self.kind:  # they have no sum to keep
             settings = [one for one in settings if "hoist" not in one]
         if self.kind == "gat":  # codes of one range a row do not serve it
             settings = ["codec.kind=bfloat16" if "codec" in one else one for one in settings]
@@ -100,18 +101,39 @@ def raw_data(graph: Graph, features: Any = None) -> tuple[torch.Tensor, torch.Te
     return torch.from_numpy(np.array(dense)), torch.from_numpy(edges)
 
 
-def exported_scores(
-    folder: Path, target: Any, x: torch.Tensor, edges: torch.Tensor, out: Path, which: Which = "last"
-) -> torch.Tensor:
-    """Export a run, load what was written, and return its scores."""
+def weighted_data(symmetrise: bool) -> tuple[Graph, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return a graph with weights of edges, and x, edge_index and edge_weight as a user has them: some edges twice,
+    some both ways with different weights, some from a vertex to itself, some of weight 0."""
+    plain = small_graph(80)
+    draw = np.random.default_rng(3)
+    edges = draw.integers(0, plain.vertices - 2, size=(2, 500))
+    edges[:, :20] = edges[:, 20:40]
+    edges[:, 40:60] = edges[::-1, 60:80]
+    edges[1, 80:85] = edges[0, 80:85]
+    weights = np.where(draw.random(500) < 0.05, 0.0, draw.exponential(0.2, 500))
+    built = assemble_edges(edges[0], edges[1], plain.vertices, symmetrise, weights=weights)
+    graph = replace(plain, csr=built.csr, symmetric=built.symmetric)
+    return graph, torch.from_numpy(np.array(plain.features)), torch.from_numpy(edges), torch.from_numpy(weights)
+
+
+def exported_model(folder: Path, target: Any, out: Path, which: Which = "last") -> Any:
+    """Export a run, and load what was written."""
     export_model(open_trained(folder, which), target, out)
     spec = importlib.util.spec_from_file_location(out.stem, out)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module.load()
+
+
+def exported_scores(
+    folder: Path, target: Any, x: torch.Tensor, edges: torch.Tensor, out: Path, weights: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Export a run, load what was written, and return its scores. ``weights``: those of edges, if the run used any."""
+    model = exported_model(folder, target, out)
     with torch.no_grad():
-        found: torch.Tensor = module.load()(x, edges)
+        found: torch.Tensor = model(x, edges) if weights is None else model(x, edges, weights)
     return found
 
 

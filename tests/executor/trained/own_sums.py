@@ -27,6 +27,17 @@ class Sums(nn.Module):
         return torch.tanh(rows) if self.activation else rows
 
 
+class WeightedSums(Sums):
+    """The same, by weights of edges where there are any."""
+
+    edge_weights = True
+
+    def aggregate(self, csr: Any, prepared: torch.Tensor) -> torch.Tensor:
+        sums = csr.degrees if csr.weighted_degrees is None else csr.weighted_degrees
+        scale = (sums.to(torch.float64) + 1).rsqrt().to(prepared.device, prepared.dtype)
+        return csr.sum(prepared * scale[:, None])
+
+
 class Whole(nn.Module):
     """One function of the edges and of all rows, which walks the edges itself."""
 
@@ -41,3 +52,25 @@ class Whole(nn.Module):
         degree = torch.zeros(csr.rows, dtype=rows.dtype).index_add(0, target, torch.ones(len(target), dtype=rows.dtype))
         found = self.norm(found) / (degree + 1)[:, None]
         return torch.relu(found) if self.activation else found
+
+
+class WeightedWhole(Whole):
+    """Reads the weights themselves, where there are any, and the mean by weights."""
+
+    edge_weights = True
+
+    def forward(self, csr: Any, rows: torch.Tensor) -> torch.Tensor:
+        target = torch.repeat_interleave(torch.arange(csr.rows), csr.indptr.diff())
+        weights = torch.ones(len(csr.indices), dtype=rows.dtype) if csr.weights is None else csr.weights
+        prepared = self.linear(rows)
+        roots = torch.zeros(csr.rows, prepared.shape[1], dtype=rows.dtype)
+        roots = roots.index_add(0, target, weights.sqrt()[:, None] * prepared[csr.indices.long()])
+        return self.norm(roots + csr.mean(prepared))
+
+
+class Normalised(Whole):
+    """Normalises by the rows that it is given, also in an evaluation."""
+
+    def __init__(self, width_in: int, width_out: int, *, activation: bool) -> None:
+        super().__init__(width_in, width_out, activation=activation)
+        self.norm = nn.BatchNorm1d(width_out, track_running_stats=False)

@@ -1,6 +1,7 @@
 """``simgnn infer`` gives the scores of the run's last evaluation, on any number of ranks, and serves other graphs."""
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,13 +42,21 @@ CASES = {
 """Runs on two ranks, and the ranks that compute their scores; "several": with several labels a vertex."""
 
 
+NAMES = ("ant", 'bee"""', "cat\\", "dog", "elk")
+"""Names of classes, also such as would end a text in an exported module."""
+
+
 def _table(path: Path) -> tuple[torch.Tensor, list[object]]:
     """Scores and predicted classes of a table."""
     table = pq.read_table(path)
     assert table["vertex"].to_pylist() == list(range(len(table)))
     names = [name for name in table.column_names if name.startswith("score_")]
-    assert table.column_names == ["vertex", "class", *names]
-    return torch.from_numpy(np.stack([table[name].to_numpy() for name in names], 1)), table["class"].to_pylist()
+    named = ["class_name"] if "class_name" in table.column_names else []
+    assert table.column_names == ["vertex", "class", *named, *names]
+    classes = table["class"].to_pylist()
+    if named:
+        assert table["class_name"].to_pylist() == [NAMES[place] for place in classes]
+    return torch.from_numpy(np.stack([table[name].to_numpy() for name in names], 1)), classes
 
 
 def test_scores_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
@@ -85,7 +94,7 @@ def _without_labels(graph: Graph) -> Graph:
 def test_another_graph_needs_no_labels_but_the_same_features(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = Case("vanilla", "sage").prepared(small_graph(), tmp_path / "run", 1)
+    run = Case("vanilla", "sage").prepared(replace(small_graph(), class_names=NAMES), tmp_path / "run", 1)
     evaluated_scores([run], 1, tmp_path / "ranks")
     other = _without_labels(small_graph(130, seed=5))
     for name, graph in {
@@ -99,7 +108,11 @@ def test_another_graph_needs_no_labels_but_the_same_features(
     told = json.loads(capsys.readouterr().out)
     assert (told["vertices"], told["accuracy"], told["epoch"]) == (130, None, 5)
     found, _ = _table(tmp_path / "scores.parquet")
+    assert "class_name" in pq.read_schema(tmp_path / "scores.parquet").names
     expected = exported_scores(run, "torch", *raw_data(other), tmp_path / "model.py")
+    written = runpy.run_path(str(tmp_path / "model.py"))
+    assert written["CLASS_NAMES"] == NAMES
+    assert "CLASS_NAMES" in written["__doc__"]
     assert relative_error(found, expected) <= BOUND["float32"]
     before = (tmp_path / "scores.parquet").read_bytes()
     for words, reason in (
@@ -152,6 +165,3 @@ def test_weights_of_edges(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"trained without.*--set graph\.weights=ignore"):
         scores("plain", "weighted")
     assert relative_error(scores("plain", "weighted", "graph.weights=ignore"), expected["plain"]) <= BOUND["float64"]
-    with pytest.raises(ConfigError, match=r"exported modules read no weights of edges; use simgnn infer"):
-        exported_scores(folders["weighted"], "torch", *raw_data(plain), tmp_path / "model.py")
-    assert not (tmp_path / "model.py").exists()
