@@ -1,0 +1,54 @@
+"""Runs whose rows are late: settings, the reference that holds the same rows, and what must travel."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from executor.layers import build_layers
+from executor.state.plan import RunPlan
+from simgnn.graph.graph import Graph
+from tests.late_reference import Lateness, LateReference, train_late_reference
+
+STALE = ("freshness.kind=one-epoch-stale",)
+PIPED = (*STALE, "schedule.kind=pipelined")
+ROWS, GRADIENTS = "freshness.smooth_rows=true", "freshness.smooth_gradients=true"
+ZEROS = "freshness.cold_start=zeros"
+HIDDEN = "model.order=aggregate-first"
+"""Hidden values travel, not what the weights made of them."""
+
+
+def owner_of(plan: RunPlan, vertices: int) -> NDArray[np.int64]:
+    """The rank of each vertex."""
+    owner = np.full(vertices, -1, dtype=np.int64)
+    for rank in range(plan.ranks):
+        owner[plan.local(rank).vertices] = rank
+    assert (owner >= 0).all()
+    return owner
+
+
+def reference_of(folder: Path, graph: Graph, late: Lateness) -> LateReference:
+    """What one process gives that holds the same late rows as the ranks of a prepared run."""
+    plan = RunPlan.open(folder)
+    layers = build_layers(plan.layers, plan.seed, torch.float64)
+    initial = [dict(layer.named_parameters()) for layer in layers]
+    owner = owner_of(plan, graph.vertices)
+    return train_late_reference(graph, plan.layers, initial, owner, plan.epochs, plan.train, plan.seed, late)
+
+
+def errors(found: Mapping[str, Any], expected: LateReference) -> dict[str, float]:
+    """Largest relative differences: of losses, and of gradients and parameters in the Euclidean norm."""
+    losses = zip(found["losses"], expected.losses, strict=True)
+    gradients = zip(found["gradients"], expected.gradients, strict=True)
+    return {
+        "losses": max(abs(one - other) / abs(other) for one, other in losses),
+        "gradients": max(_apart(one, other) for one, other in gradients),
+        "parameters": _apart(found["parameters"], expected.parameters),
+    }
+
+
+def _apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).norm() / other.norm())

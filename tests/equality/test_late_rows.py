@@ -1,0 +1,232 @@
+"""Rows and gradients that are used one epoch late: what they change, and the settings in which they change nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from executor.state.plan import RunPlan
+from simgnn.program.kinds import OpKind
+from simgnn.program.program import EVALUATE, FIRST, STEADY
+from simgnn.program.sizes import reverse_of
+from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.sim.simulate import simulate
+from tests.equality.block_runs import told
+from tests.equality.counting import counted_rows, differences, planned_rows, turns_of
+from tests.equality.late_runs import GRADIENTS, HIDDEN, PIPED, ROWS, STALE, ZEROS, errors, reference_of
+from tests.executor.harness import run_ranks
+from tests.executor.runs import prepared_run, small_graph, train_in_process
+from tests.late_reference import Lateness
+from tests.sim.worlds import machine
+
+EPOCHS = 5
+DROPPED = "model.dropout=0.5"
+GAMMA = "freshness.gamma=0.7"
+AWAY = {
+    "gcn": (("model.kind=gcn", HIDDEN, "model.layers=3"), Lateness()),
+    "gcn, transformed": (("model.kind=gcn", "model.order=transform-first", "model.layers=3"), Lateness()),
+    "sage, dropout": (("model.kind=sage", HIDDEN, "model.layers=3", DROPPED), Lateness()),
+    "sage, smooth": (
+        ("model.kind=sage", HIDDEN, DROPPED, ROWS, GRADIENTS, GAMMA, "partition.kind=metis"), Lateness(0.7, 0.7)
+    ),
+    "gin, zeros": (("model.kind=gin", "model.layers=3", ZEROS, "train.learning_rate=0.001"), Lateness(waits=False)),
+    "gat": (("model.kind=gat", "model.heads=2", "model.layers=3"), Lateness()),
+    "gat, smooth rows, zeros": (("model.kind=gat", "model.heads=2", ZEROS, ROWS), Lateness(0.95, waits=False)),
+    "gcn, smooth gradients": (
+        ("model.kind=gcn", HIDDEN, GRADIENTS, GAMMA, "train.optimizer=sgd", "train.learning_rate=0.5"),
+        Lateness(gradients=0.7),
+    ),
+}  # fmt: skip
+"""Settings in which late rows change what is learned, and how late they are."""
+AWAY_OF = {2: list(AWAY), 3: ["gcn", "sage, smooth"], 4: ["gat", "gin, zeros"]}
+"""Ranks -> cases that are trained on them."""
+STILL = "train.learning_rate=0"
+SAME = {
+    "one layer": ("model.kind=gcn", "model.layers=1"),
+    **{f"{kind}, rate 0": (f"model.kind={kind}", "model.layers=3", STILL) for kind in ("gcn", "sage", "gin", "gat")},
+    "metis, rate 0": ("model.kind=sage", "model.layers=3", STILL, HIDDEN, "partition.kind=metis"),
+    "float32, smooth": ("model.kind=gcn", STILL, "train.dtype=float32"),
+}
+"""Settings in which late rows change nothing."""
+Runs = dict[str, dict[str, Any]]
+
+
+def carried_out(root: Path, ranks: int, runs: dict[str, tuple[str, ...]], seed: int | None = None) -> Runs:
+    """What rank 0 returned of each run, with the run's folder; all ranks hold the same."""
+    graph = small_graph()
+    folders = [prepared_run(graph, root / f"run-{ranks}-{seed}" / name, ranks, *of) for name, of in runs.items()]
+    found = run_ranks(
+        ranks, train_in_process, root / f"ranks-{ranks}-{seed}", list(map(str, folders)), seed, joined=False
+    )
+    for others in found[1:]:
+        for one, other in zip(found[0], others, strict=True):
+            assert one["losses"] == other["losses"]
+            assert torch.equal(one["parameters"], other["parameters"])
+    return {name: {**one, "folder": folder} for name, one, folder in zip(runs, found[0], folders, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Runs]:
+    root = tmp_path_factory.mktemp("late")
+    return {
+        ranks: carried_out(root, ranks, {name: (*AWAY[name][0], *PIPED, "train.eval_every=2") for name in names})
+        for ranks, names in AWAY_OF.items()
+    }
+
+
+CASES = [(ranks, name) for ranks, names in AWAY_OF.items() for name in names]
+
+
+@pytest.mark.parametrize(("ranks", "name"), CASES)
+def test_one_process_that_holds_the_same_late_rows_learns_the_same(
+    away: dict[int, Runs], ranks: int, name: str
+) -> None:
+    found, graph = away[ranks][name], small_graph()
+    expected = reference_of(found["folder"], graph, AWAY[name][1])
+    assert expected.losses[-1] < expected.losses[0]
+    assert max(errors(found, expected).values()) <= 1e-10, errors(found, expected)
+    # evaluations are of exact rows
+    right = expected.scores.argmax(1).numpy() == graph.labels
+    masks = [np.asarray(mask) for mask in (graph.train_mask, graph.validation_mask, graph.test_mask)]
+    counts = np.array(found["evaluations"][EPOCHS - 1]).reshape(len(masks), -1)
+    assert counts[:, 1].tolist() == [int(right[mask].sum()) for mask in masks]
+    assert counts[:, 2].tolist() == [int(mask.sum()) for mask in masks]
+
+
+@pytest.mark.parametrize(("ranks", "name"), CASES)
+def test_program_simulation_and_run_count_the_same_bytes(away: dict[int, Runs], ranks: int, name: str) -> None:
+    folder = away[ranks][name]["folder"]
+    program = RunPlan.open(folder).program
+    turns = turns_of(program, EPOCHS, [1, 3, EPOCHS - 1])
+    executed = read_table(RunDirectory(folder).trace)
+    assert not differences(planned_rows(program, turns), counted_rows(executed))
+    simulated = simulate(program, machine([0] * ranks), epochs=EPOCHS, evaluate_every=2)
+    assert not differences(told(simulated.trace), told(executed))
+
+
+@pytest.mark.parametrize(("ranks", "name"), CASES)
+def test_what_travels_follows_the_formulas(away: dict[int, Runs], ranks: int, name: str) -> None:
+    """Inputs once, and the rows of each later layer once forward and once backward in every epoch."""
+    plan = RunPlan.open(away[ranks][name]["folder"])
+    halo = np.zeros((ranks, ranks), dtype=np.int64)
+    for rank in range(ranks):
+        for peer, rows in plan.local(rank).send_rows.items():
+            halo[rank, peer] = len(rows)
+    program, item = plan.program, 8
+    for template in (FIRST, STEADY):
+        sent = {
+            (op.layer, op.phase): program.sizes.routes[op.route].matrix(ranks) * op.transfer.row_bytes
+            for op in program.templates[template].ops
+            if op.kind is OpKind.EXCHANGE and op.route is not None and op.transfer is not None
+        }
+        expected = {(1, "setup"): halo * plan.layers[0].width_in * item} if template == FIRST else {}
+        for layer in plan.layers[1:]:
+            expected[layer.index, "forward"] = halo * layer.prepared_width * item
+            expected[layer.index, "backward"] = halo.T * layer.prepared_width * item
+        assert sent.keys() == expected.keys()
+        assert all(np.array_equal(sent[key], expected[key]) for key in sent)
+
+
+def test_no_order_of_ready_ops_and_no_schedule_changes_a_bit(away: dict[int, Runs], tmp_path: Path) -> None:
+    names = ("gcn", "sage, smooth", "gat")
+    mixed = carried_out(tmp_path, 2, {name: (*AWAY[name][0], *PIPED, "train.eval_every=2") for name in names}, seed=7)
+    bulk = carried_out(tmp_path, 2, {name: (*AWAY[name][0], *STALE) for name in names})
+    for name in names:
+        plain = away[2][name]
+        assert not plain["serial"]
+        for other in (mixed[name], bulk[name]):
+            assert other["losses"] == plain["losses"], name
+            assert torch.equal(other["parameters"], plain["parameters"]), name
+        for cache, rows in plain["caches"].items():
+            assert torch.equal(rows, mixed[name]["caches"][cache]), (name, cache)
+
+
+def test_evaluations_change_nothing(away: dict[int, Runs], tmp_path: Path) -> None:
+    """They wait until all late rows have arrived, and use rows of their own."""
+    names = ("gcn, transformed", "sage, smooth", "gat, smooth rows, zeros")
+    without = carried_out(tmp_path, 2, {name: (*AWAY[name][0], *PIPED, "train.eval_every=0") for name in names})
+    for name in names:
+        assert without[name]["losses"] == away[2][name]["losses"], name
+        assert without[name]["evaluations"][EPOCHS - 1] == away[2][name]["evaluations"][EPOCHS - 1]
+
+
+def test_every_late_row_in_use_is_of_the_epoch_before(away: dict[int, Runs]) -> None:
+    """Each use checks the epoch of its rows, as the first ops that read a wrong one would say; all of them ran."""
+    for found in away[2].values():
+        versions = {name: rows for name, rows in found["caches"].items() if name.startswith("versions/")}
+        layers = len(RunPlan.open(found["folder"]).layers)
+        assert len(versions) == 2 * (layers - 1)
+        assert all(int(rows) == EPOCHS for rows in versions.values()), "one more than the last epoch"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
+def test_where_rows_do_not_move_vanilla_learns_the_same_bits(ranks: int, tmp_path: Path) -> None:
+    alike = ("train.eval_every=2",)
+    late = {name: (*of, *PIPED, *alike, *([ROWS, GRADIENTS] if "smooth" in name else [])) for name, of in SAME.items()}
+    fresh = {f"{name}, fresh": (*of, *alike) for name, of in SAME.items()}
+    learning = {}
+    if ranks == 1:  # whatever it learns
+        learning = {"alone": (*SAME["metis, rate 0"][:2], *PIPED), "alone, fresh": SAME["metis, rate 0"][:2]}
+    found = carried_out(tmp_path, ranks, {**late, **fresh, **learning})
+    for name in [name for name in found if not name.endswith("fresh")]:
+        ours, theirs = found[name], found[f"{name}, fresh"]
+        if "smooth" in name:  # a mixture of equal rows is equal up to rounding
+            np.testing.assert_allclose(ours["losses"], theirs["losses"], rtol=1e-6)
+            continue
+        assert ours["losses"] == theirs["losses"], name
+        assert torch.equal(ours["parameters"], theirs["parameters"]), name
+        assert ours["evaluations"] == theirs["evaluations"], name
+        for one, other in zip(ours["gradients"], theirs["gradients"], strict=True):
+            assert torch.equal(one, other), name
+
+
+def test_one_process_gives_what_ranks_give_where_rows_do_not_move(tmp_path: Path) -> None:
+    runs = {name: (*of, *PIPED) for name, of in SAME.items() if "float32" not in name}
+    alone, parted = (carried_out(tmp_path, ranks, runs) for ranks in (1, 3))
+    for name in runs:
+        np.testing.assert_allclose(parted[name]["losses"], alone[name]["losses"], rtol=1e-12)
+        one, other = parted[name]["gradients"][0], alone[name]["gradients"][0]
+        assert float((one - other).norm() / other.norm()) <= 1e-12
+
+
+def test_zeros_are_forgotten_where_nothing_moves(tmp_path: Path) -> None:
+    """Layer l has rows of zeros behind it for l - 1 epochs; then all is as if the first epoch had waited."""
+    still = ("model.kind=gcn", "model.layers=3", STILL, HIDDEN)
+    found = carried_out(tmp_path, 2, {"zeros": (*still, *PIPED, ZEROS), "fresh": still})
+    assert found["zeros"]["losses"][:2] != found["fresh"]["losses"][:2]
+    assert found["zeros"]["losses"][2:] == found["fresh"]["losses"][2:]
+    assert torch.equal(found["zeros"]["gradients"][-1], found["fresh"]["gradients"][-1])
+
+
+def test_codes_travel_late_as_well(tmp_path: Path) -> None:
+    """8-bit rows that are used late: near to exact ones, and a quarter of their bytes with headers."""
+    common = ("model.kind=gcn", "model.layers=3", HIDDEN, *PIPED)
+    found = carried_out(tmp_path, 2, {"exact": common, "coded": (*common, "codec.kind=linear")})
+    assert found["exact"]["losses"] != found["coded"]["losses"]
+    np.testing.assert_allclose(found["coded"]["losses"], found["exact"]["losses"], rtol=0.05)
+    folder = found["coded"]["folder"]
+    simulated = simulate(RunPlan.open(folder).program, machine([0, 0]), epochs=EPOCHS, evaluate_every=1)
+    assert not differences(told(simulated.trace), told(read_table(RunDirectory(folder).trace)))
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+def test_late_rows_travel_beside_all_that_ranks_compute(away: dict[int, Runs], kind: str) -> None:
+    """On slow links an epoch takes what its transfers take, with the sums of gradients beside them."""
+    program = RunPlan.open(away[2][kind]["folder"]).program
+    slow = machine([0, 0], floor=0.05)
+    simulated = simulate(program, slow, epochs=8)
+    here = (simulated.columns["rank"] == 0) & (simulated.columns["epoch"] == 5)
+    ops = {
+        program.ops[op_id][1].name: place
+        for place, op_id in zip(np.flatnonzero(here), simulated.columns["op_id"][here], strict=True)
+    }
+    begins, ends = simulated.columns["issued_s"], simulated.columns["ended_s"]
+    exchanges = [place for name, place in ops.items() if name.endswith("exchange")]
+    assert begins[ops["update/gradients"]] < max(ends[exchanges])
+    assert reverse_of("halo") in program.sizes.routes
+    assert EVALUATE in program.templates
+    # four late exchanges of 0.05 s follow one another; two sums of as long run beside them
+    assert simulated.epoch_s_median == pytest.approx(4 * 0.05, rel=0.05)
+    assert (simulated.comm_exposed_s[5] <= simulated.comm_total_s[5]).all()
