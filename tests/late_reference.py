@@ -150,7 +150,7 @@ def train_late_reference(
         arrived_gradients: dict[int, torch.Tensor] = {}
         for layer, parameters, leaf, made, here, there, output in reversed(passed):
             place, names = layer.index, list(parameters)
-            incoming = incoming * masks[place] + late_part
+            incoming = (incoming + late_part) * masks[place]
             wanted = [leaf, here, there, *parameters.values()]
             found = torch.autograd.grad(output, wanted, incoming, allow_unused=True)
             of_leaf, of_here, of_there = [
@@ -161,8 +161,7 @@ def train_late_reference(
                 for name, got in zip(names, found[3:], strict=True)
             }
             hidden = not layer.has_prepare
-            sent = of_there * masks[place - 1] if hidden else of_there
-            late_part = torch.zeros_like(sent)
+            sent, late_part = of_there, torch.zeros_like(of_there)
             if place == 1:
                 of_here = of_here + (0 if hidden else of_there)
             else:

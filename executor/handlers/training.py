@@ -65,10 +65,8 @@ def dropout(op: Op, template: Template, context: RankContext, batched: bool = Fa
     """Drop random elements of the rows that the op reads first, and write the result; backward drops the same elements
     of the gradient. The second buffer that the op reads begins with the vertices of these rows. The mask depends on
     seed, epoch, layer and vertex only (:mod:`executor.kernels.dropout`), so that copies of a vertex on several ranks
-    stay equal; with ``batched`` also on the mini-batch. ``options["dropped"]``: their share times 65,536. With a route
-    the rows are those that arrived on it, peers ascending."""
+    stay equal; with ``batched`` also on the mini-batch. ``options["dropped"]``: their share times 65,536."""
     read, vertices = (context.store.getter(access) for access in op.reads)
-    named = None if op.route is None else context.route(op).arriving
     put = context.store.setter(op.writes[0])
     dropped = int(op.options["dropped"])
 
@@ -76,7 +74,6 @@ def dropout(op: Op, template: Template, context: RankContext, batched: bool = Fa
         batch = (context.rank, now.step) if batched else None
         rows: torch.Tensor = read(now)
         key = layer_key(dropout_seed(context.seed, now.epoch, batch), op.layer)
-        ids = vertices(now)[: len(rows)] if named is None else vertices(now)[named]
-        put(now, drop_out(rows, ids, key, dropped))
+        put(now, drop_out(rows, vertices(now)[: len(rows)], key, dropped))
 
     return run

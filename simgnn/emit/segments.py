@@ -1,6 +1,6 @@
 """Emits a layer's ops: one for each :class:`~simgnn.program.kinds.Segment` of it, and one for its backward pass."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from simgnn.emit.batches.names import VERTICES
@@ -25,7 +25,6 @@ class Segments:
         self.builder = builder
         self.model = model
         self.names = names
-        self._after_dropout: dict[int, list[Callable[[], None]]] = {}
 
     # -- names -----------------------------------------------------------------------------------------------------
 
@@ -201,12 +200,6 @@ class Segments:
             self.builder.work(costs.dropout(layer, self.names.rows)), layer=index, phase=phase, form=form,
             options=options,
         )  # fmt: skip
-        for emit in self._after_dropout.pop(index, []) if phase == "backward" else ():
-            emit()
-
-    def after_dropout(self, index: int, emit: Callable[[], None]) -> None:
-        """Call ``emit`` behind the backward dropout of layer ``index``: for gradients that it must not change."""
-        self._after_dropout.setdefault(index, []).append(emit)
 
     # -- the sum over in-neighbours --------------------------------------------------------------------------------
 

@@ -66,9 +66,7 @@ class Sync:
 
     ``point`` names it in states and decisions ("2/forward"); ``width``: elements of a row. ``renewed``: a buffer, bool
     [rows, 1], of the rows whose reference changed, which makes earlier sent values of them invalid. ``divisors``: how
-    many last elements of a row divide others of it; each of them is tested by itself. ``dropped``: of late gradients,
-    the share (in 65,536ths) of their rows' elements that dropout dropped when the rows were computed: these elements
-    are to be dropped from the gradients, too, in the same epoch."""
+    many last elements of a row divide others of it; each of them is tested by itself."""
 
     templates: tuple[str, ...]
     layer: int
@@ -77,7 +75,6 @@ class Sync:
     stages: tuple[Stage, ...]
     renewed: str | None = None
     divisors: int = 0
-    dropped: int = 0
 
     @property
     def test(self) -> dict[str, int]:

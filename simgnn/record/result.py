@@ -106,8 +106,8 @@ class EvaluationCost(_Table):
     def reason(self) -> str:
         drained = "" if self.drain_s is None else f", and {1e3 * self.drain_s:.4g} ms until late rows have arrived"
         return (
-            "evaluated after the last epoch only (train.eval_every = 0): late rows must arrive before an evaluation, and "
-            f"one between two epochs costs {1e3 * self.evaluate_s:.4g} ms{drained}"
+            "evaluated after the last epoch only (train.eval_every = 0): late rows must arrive before an evaluation, "
+            f"and one between two epochs costs {1e3 * self.evaluate_s:.4g} ms{drained}"
         )
 
 

@@ -30,12 +30,13 @@ def owner_of(plan: RunPlan, vertices: int) -> NDArray[np.int64]:
     return owner
 
 
-def reference_of(folder: Path, graph: Graph, late: Lateness) -> LateReference:
-    """What one process gives that holds the same late rows as the ranks of a prepared run."""
+def reference_of(folder: Path, graph: Graph, late: Lateness, apart: bool = True) -> LateReference:
+    """What one process gives that holds the same late rows as the ranks of a prepared run; or exact ones, as if all
+    vertices lay on one rank, not ``apart``."""
     plan = RunPlan.open(folder)
     layers = build_layers(plan.layers, plan.seed, torch.float64)
     initial = [dict(layer.named_parameters()) for layer in layers]
-    owner = owner_of(plan, graph.vertices)
+    owner = owner_of(plan, graph.vertices) * apart
     return train_late_reference(graph, plan.layers, initial, owner, plan.epochs, plan.train, plan.seed, late)
 
 

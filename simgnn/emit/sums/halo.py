@@ -1,8 +1,7 @@
 """Sums on an edge-cut: a rank owns some vertices and holds all their in-edges; rows of remote sources (the halo)
 arrive before a layer aggregates, and their gradients go back the same way."""
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.communication import CopiedRows, Sums, Transfers
 from simgnn.emit.segments import BACKWARD, FORWARD, Segments
 from simgnn.emit.sums.own_first import OwnFirst
-from simgnn.emit.sync import Expand, Stage, Sync, emit_plainly, land
+from simgnn.emit.sync import Expand, Stage, Sync, emit_plainly
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
@@ -162,24 +161,11 @@ class HaloSums:
 
     def give_back(self, layer: LayerSpec, gradient: str, target: str, width: int) -> None:
         """Emit the transfer of gradients of halo rows to their owners, who add them to ``target``."""
-        arrived = f"receive/{layer.index}"
         stage = Stage(
             "fold", reverse_of("halo"), gradient, target, self.halo.halo_rows, self.halo.send_rows, gradient, "add",
-            arrived=arrived, landed="halo",
+            arrived=f"receive/{layer.index}", landed="halo",
         )  # fmt: skip
-        sync = Sync(self.names.train, layer.index, "backward", width, (stage,), dropped=self._dropped_before(layer))
-        if not sync.dropped:
-            self.expand(sync)
-            return
-        brought = replace(stage, target=arrived, landing="store", arrived=None, landed=None)
-        self.expand(replace(sync, stages=(brought,)))
-        self.segments.after_dropout(layer.index - 1, partial(land, self.segments.builder, sync, stage))
-
-    def _dropped_before(self, layer: LayerSpec) -> int:
-        """The share of the elements of the layer's input rows that dropout drops, if gradients of these rows travel and
-        are late: they belong to rows of another epoch, in which other elements were dropped."""
-        builder, hidden = self.segments.builder, layer.index > 1 and not layer.has_prepare
-        return self.segments.model.layers[layer.index - 2].dropped if builder.late and hidden else 0
+        self.expand(Sync(self.names.train, layer.index, "backward", width, (stage,)))
 
     def _fetch_sparse(self) -> None:
         builder, names = self.segments.builder, self.halo

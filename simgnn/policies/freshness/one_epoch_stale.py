@@ -7,13 +7,12 @@ from typing import Any, ClassVar, Literal
 from array_api_compat import array_namespace
 from pydantic import Field
 
-from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.freshness import MovesRows
 from simgnn.emit.sync import Stage, Sync, buffer_name, carry, land, training_part
 from simgnn.errors import BackendError
 from simgnn.policy import Action, Array, Choices, Codec, CommunicationTraits, Idle, PolicyContext, Refusal, chosen
-from simgnn.program.kinds import Form, OpKind
+from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
 from simgnn.program.program import FIRST
 from simgnn.program.sizes import Scratch, rows_of
@@ -24,7 +23,7 @@ class UseNow(Action["OneEpochStale"]):
 
     def run(self, context: PolicyContext, late: Array, version: Array, used: Array) -> tuple[Array, ...]:
         """Return ``used`` with the values of ``late``, both [n, F]."""
-        _check_age(context, version, 0)
+        _check_age(context, version, 0, False)
         used[...] = late
         return (used,)
 
@@ -34,8 +33,7 @@ class UseLate(Action["OneEpochStale"]):
 
     def run(self, context: PolicyContext, late: Array, version: Array, used: Array) -> tuple[Array, ...]:
         """Return ``late`` itself, not a copy: rows that arrive next lie in memory of their own."""
-        if context.epoch or self.owner.cold_start == "sync":
-            _check_age(context, version, 1)
+        _check_age(context, version, 1, self.owner.cold_start == "zeros")
         return (late,)
 
 
@@ -50,15 +48,15 @@ class Smooth(Action["OneEpochStale"]):
         return (late,)
 
 
-def _check_age(context: PolicyContext, version: Array, age: int) -> None:
+def _check_age(context: PolicyContext, version: Array, age: int, zeros: bool) -> None:
     """Raise :class:`BackendError` unless rows in use are of ``age`` epochs before. ``version`` int64 [1, 1]: one more
-    than the epoch in which they were sent, 0 if none were."""
+    than the epoch in which they were sent, 0 if none were, which is right before the first epoch of ``zeros``."""
     found = int(array_namespace(version).reshape(version, (-1,))[0])
-    if found != context.epoch - age + 1:
+    if found != context.epoch - age + 1 or not (found or zeros):
         came = f"are of epoch {found}" if found else "were never sent"
         raise BackendError(
-            f"remote rows in use in epoch {context.epoch + 1} (layer {context.layer}, {context.phase}) {came}; expected "
-            f"those of epoch {context.epoch + 1 - age}: this is a fault of simgnn, not of the experiment"
+            f"remote rows in use in epoch {context.epoch + 1} (layer {context.layer}, {context.phase}) {came}; "
+            f"expected those of epoch {context.epoch + 1 - age}: this is a fault of simgnn, not of the experiment"
         )
 
 
@@ -67,13 +65,12 @@ class OneEpochStale(MovesRows):
     then. Input rows, evaluations and the sums of weight gradients are exact.
 
     A row is what its layer sums: hidden values, or with ``model.order = "transform-first"`` and attention what the
-    weights made of them. Where hidden values travel, a late gradient drops what dropout dropped from its row, in the
-    epoch that the row belongs to. ``cold_start``: the first epoch waits for its own rows (``sync``), or uses zeros.
-    ``smooth_rows``, ``smooth_gradients``: what is used is gamma times what was used before plus 1 - gamma times what
-    arrived; the first values to arrive are used as they are.
+    weights made of them. It has the dropout mask of its own epoch. ``cold_start``: the first epoch waits for its own
+    rows (``sync``), or uses zeros. ``smooth_rows``, ``smooth_gradients``: what is used is gamma times what was used
+    before plus 1 - gamma times what arrived; the first values to arrive are used as they are.
 
-    Source: PipeGCN (Wan et al., ICLR 2022). Deviations: the authors' program starts with zeros, smooths from zeros, and
-    passes late gradients through the dropout mask of the epoch that uses them."""
+    Source: PipeGCN (Wan et al., ICLR 2022). Deviations: the authors' program starts with zeros, and smooths from zeros
+    (docs/systems/pipegcn.md)."""
 
     late: ClassVar[bool] = True
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (UseNow, UseLate, Smooth)
@@ -142,8 +139,6 @@ class _LateStage:
             if not waits:
                 self._use(here, UseLate)
             carry(self.builder, here, self.stage, self.codec, self.late, self.version)
-            if self.sync.dropped:
-                self._drop(here)
             if waits:
                 self._use(here, UseNow)
             elif template != FIRST and self.policy.smooths(self.sync.phase):
@@ -171,15 +166,6 @@ class _LateStage:
         self.builder.compute(
             sync.templates, sync.op(self.stage, part), OpKind.SELECT, reads, writes, work, action,
             module=self.policy.slot, **sync.overhead, **fields,
-        )  # fmt: skip
-
-    def _drop(self, sync: Sync) -> None:
-        """Drop, from gradients that arrived, the elements that dropout dropped from their rows in this epoch."""
-        below = sync.layer - 1
-        self.builder.compute(
-            sync.templates, sync.op(self.stage, "drop"), OpKind.ELEMENTWISE, [self.late, VERTICES], [self.late],
-            (self._work("elementwise", passes=2),), layer=below, phase="backward", category="comm_overhead",
-            route=self.stage.route, form=Form.DROPOUT, options={"dropped": sync.dropped},
         )  # fmt: skip
 
     def _work(self, primitive: str, **sizes: int) -> Work:

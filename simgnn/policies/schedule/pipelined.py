@@ -10,9 +10,9 @@ class Pipelined(Schedule):
     """A layer sums own rows before halo rows have arrived, and sends gradients of halo rows before it computes the
     others. Losses equal those of ``bsp`` to the last bit, with attention up to rounding.
 
-    Where rows are late (a freshness such as ``one-epoch-stale``), a layer has all its rows when it begins, and sums them
-    at once. The sums of gradients over ranks then have a stream and a process group of their own: behind late rows on
-    one stream they would wait for these, and the next epoch for both."""
+    Where rows are late (a freshness such as ``one-epoch-stale``), a layer has all its rows when it begins, and sums
+    them at once. The sums of gradients over ranks then have a stream and a process group of their own: behind late rows
+    on one stream they would wait for these, and the next epoch for both."""
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows",)
 
