@@ -221,6 +221,12 @@ THREE = ["model.layers=3", "model.hidden=48"]
         pytest.param("sancus", 2, [*LARGER, *THREE, "freshness.own_block=cached"], marks=pytest.mark.slow),
         pytest.param("sancus", 2, [*LARGER, *THREE, "freshness.skip=gradients"], marks=pytest.mark.slow),
         pytest.param("vanilla", 2, [*LARGER, *THREE, "communication.resend_inputs=true"], marks=pytest.mark.slow),
+        pytest.param("pipegcn", 2, [*LARGER, *THREE], marks=pytest.mark.slow),
+        pytest.param(
+            "pipegcn", 2,
+            [*LARGER, *THREE, "model.kind=gat", "freshness.cold_start=zeros", "freshness.smooth_rows=true"],
+            marks=pytest.mark.slow,
+        ),
         ("cdfgnn", 2, [*LARGER, *THREE]),
         pytest.param("distdgl", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
         pytest.param("rapidgnn", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
