@@ -13,6 +13,7 @@ from executor.state.plan import RunPlan
 from simgnn.program.kinds import OpKind
 from simgnn.program.program import EVALUATE, FIRST, STEADY
 from simgnn.program.sizes import reverse_of
+from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import simulate
 from tests.equality.block_runs import told
@@ -167,6 +168,10 @@ def test_evaluations_change_nothing(away: Away, tmp_path: Path) -> None:
     for name, often in away("quick").items():
         assert without[name]["losses"] == often["losses"], name
         assert without[name]["evaluations"][EPOCHS - 1] == often["evaluations"][EPOCHS - 1]
+        cost = read_result(RunDirectory(without[name]["folder"]).result).evaluation
+        assert cost is not None
+        assert cost.evaluate_s > 0
+        assert read_result(RunDirectory(often["folder"]).result).evaluation is None
 
 
 def test_every_late_row_in_use_is_of_the_epoch_before(away: Away) -> None:

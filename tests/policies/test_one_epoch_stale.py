@@ -1,6 +1,7 @@
 """Rows that are used one epoch late: what ops do with them, ages that are wrong, and what is refused."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.policies.freshness.one_epoch_stale import OneEpochStale, Smooth, UseLate, UseNow
 from simgnn.policy import Action
+from simgnn.record.result import read_result
+from tests.golden.cases import command
 from tests.policies.acting import HERE, does
 
 LATE = "freshness.kind=one-epoch-stale"
@@ -96,3 +99,13 @@ def test_all_faults_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_a_rate_of_0_is_a_rate() -> None:
     assert load_experiment("vanilla", ["train.learning_rate=0"]).train.learning_rate == 0
+
+
+def test_a_prediction_says_what_an_evaluation_between_epochs_costs(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert invoke(command("simulate", ("pipegcn", "sage", "2"), out)) == 0
+    cost = read_result(out / "result.json").evaluation
+    assert cost is not None
+    assert cost.evaluate_s > 0
+    assert cost.drain_s is not None
+    assert cost.drain_s >= 0
