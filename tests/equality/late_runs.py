@@ -1,8 +1,11 @@
 """Runs whose rows are late: settings, the reference that holds the same rows, and what must travel."""
 
-from collections.abc import Mapping
+import random
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -11,6 +14,9 @@ from numpy.typing import NDArray
 from executor.layers import build_layers
 from executor.state.plan import RunPlan
 from simgnn.graph.graph import Graph
+from simgnn.program.dispatch import Observed, Ready
+from tests.executor import runs
+from tests.executor.schedules import SeededRandom
 from tests.late_reference import Lateness, LateReference, train_late_reference
 
 STALE = ("freshness.kind=one-epoch-stale",)
@@ -19,6 +25,21 @@ ROWS, GRADIENTS = "freshness.smooth_rows=true", "freshness.smooth_gradients=true
 ZEROS = "freshness.cold_start=zeros"
 HIDDEN = "model.order=aggregate-first"
 """Hidden values travel, not what the weights made of them."""
+
+
+class Delayed(SeededRandom):
+    """Any ready op, after a delay, by seeded draws."""
+
+    def pick(self, ready: Sequence[Ready], observed: Observed, state: random.Random) -> tuple[int, random.Random]:
+        """Draw the delay, then the op."""
+        time.sleep(0.003 * state.random())
+        return super().pick(ready, observed, state)
+
+
+def train_delayed(rank: int, ranks: int, folders: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    """Carry out runs as :func:`train_in_process` does, each op that computes after a delay."""
+    with patch.object(runs, "SeededRandom", Delayed):
+        return runs.train_in_process(rank, ranks, folders, seed)
 
 
 def owner_of(plan: RunPlan, vertices: int) -> NDArray[np.int64]:

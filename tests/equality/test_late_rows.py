@@ -18,7 +18,7 @@ from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import simulate
 from tests.equality.block_runs import told
 from tests.equality.counting import counted_rows, differences, planned_rows, turns_of
-from tests.equality.late_runs import GRADIENTS, HIDDEN, PIPED, ROWS, STALE, ZEROS, errors, reference_of
+from tests.equality.late_runs import GRADIENTS, HIDDEN, PIPED, ROWS, STALE, ZEROS, errors, reference_of, train_delayed
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 from tests.late_reference import Lateness
@@ -67,9 +67,8 @@ def carried_out(root: Path, ranks: int, runs: dict[str, tuple[str, ...]], seed: 
     """What rank 0 returned of each run, with the run's folder; all ranks hold the same."""
     graph = small_graph()
     folders = [prepared_run(graph, root / f"run-{ranks}-{seed}" / name, ranks, *of) for name, of in runs.items()]
-    found = run_ranks(
-        ranks, train_in_process, root / f"ranks-{ranks}-{seed}", list(map(str, folders)), seed, joined=False
-    )
+    train = train_in_process if seed is None else train_delayed
+    found = run_ranks(ranks, train, root / f"ranks-{ranks}-{seed}", list(map(str, folders)), seed, joined=False)
     for others in found[1:]:
         for one, other in zip(found[0], others, strict=True):
             assert one["losses"] == other["losses"]
@@ -150,7 +149,7 @@ def test_what_travels_follows_the_formulas(away: Away, group: str, name: str) ->
         assert all(np.array_equal(sent[key], expected[key]) for key in sent)
 
 
-def test_no_order_of_ready_ops_and_no_schedule_changes_a_bit(away: Away, tmp_path: Path) -> None:
+def test_no_order_of_ready_ops_no_delay_and_no_schedule_changes_a_bit(away: Away, tmp_path: Path) -> None:
     mixed = carried_out(tmp_path, 2, {name: (*AWAY[name][0], *PIPED, "train.eval_every=2") for name in QUICK}, seed=7)
     bulk = carried_out(tmp_path, 2, {name: (*AWAY[name][0], *STALE) for name in QUICK})
     for name, plain in away("quick").items():
