@@ -463,6 +463,8 @@ class FreshnessTraits(Serving):
     ``exact``: every row that a rank computes with is of this step.
     ``sends_differences``: both ends keep the rows as last sent, and what travels is the difference from them.
     ``hands_on``: rows that pass through other ranks are encoded once and handed on as they came.
+    ``late``: rows and gradients that travel in an epoch are used in a later one, so that no op of their own epoch waits
+    for them. Input rows do not change; they are sent once, and used at once.
     """
 
     slot: ClassVar[str] = "freshness"
@@ -470,6 +472,7 @@ class FreshnessTraits(Serving):
     exact: ClassVar[bool] = False
     sends_differences: ClassVar[bool] = False
     hands_on: ClassVar[bool] = False
+    late: ClassVar[bool] = False
 
 
 class PlacementTraits(Serving):

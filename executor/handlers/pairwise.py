@@ -28,7 +28,8 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     The op's route states how many rows each pair of ranks exchanges; the number may differ by step. If instead a policy
     decides it (``transfer.decision``), the op's second input holds the counts (int64 [P]), which are sent first, as
     control bytes. With ``transfer.announced`` both ends know the counts from masks or lists that an earlier op sent.
-    Nothing is sent in a step in which the route has no rows.
+    Nothing is sent in a step in which the route has no rows. A second written buffer (int64 [1, 1], changed in place)
+    notes the epoch of the rows that arrived, plus one.
     """
     group, op_id, transfer = context.group(op), context.program.op_ids[template.name, op.name], op.transfer
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
@@ -55,9 +56,13 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
         def counts(now: Now, packed: torch.Tensor) -> tuple[list[int], list[int], int] | None:
             return None if route.empty else (send_rows, receive_rows, 0)
 
+    version = context.store.getter(op.writes[1]) if len(op.writes) > 1 else None
+
     def run(now: Now) -> Sent | None:
         packed = read(now)
         counted = counts(now, packed)
+        if version is not None:
+            version(now).fill_(now.epoch + 1)
         if counted is None:
             put(now, packed.new_empty((0, *packed.shape[1:]), device=place))
             return None

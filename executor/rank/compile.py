@@ -19,7 +19,8 @@ Observe = Callable[[Now, torch.Tensor], None]
 @dataclass(frozen=True, slots=True)
 class Step:
     """A compiled op. ``guard``: the op is skipped if this decision is zero. ``free``: slots of the buffer store
-    whose tensors no later op of the template uses. ``touched``: slots that this op uses and that some op frees."""
+    whose tensors no later op of the template uses. ``touched``: slots that this op uses and that some op frees.
+    ``replaced``: slots that it uses whose tensors ops may free or replace by others."""
 
     op_id: int
     name: str
@@ -27,6 +28,7 @@ class Step:
     guard: str | None
     free: tuple[int, ...]
     touched: tuple[int, ...]
+    replaced: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ def _compile(
 ) -> CompiledTemplate:
     free = context.store.free_after(template)
     dying = {slot for slots in free for slot in slots}
+    constants = {context.store.slot(name) for name in context.store.constants & program.buffers.keys()}
     last_write = {access.buffer: op.name for op in template.ops for access in op.writes}
     order = Order.of(program, template, [program.has(op, context.rank) for op in template.ops])
     steps, pending_free = [], set[int]()
@@ -79,6 +82,7 @@ def _compile(
                 guard=None if op.guard is None else op.guard.decision,
                 free=tuple(sorted(pending_free)),
                 touched=tuple(sorted(slots & dying)),
+                replaced=tuple(sorted(slots - constants)),
             )
         )
         pending_free.clear()

@@ -231,7 +231,7 @@ class Lanes:
                 with torch.cuda.stream(cuda):
                     for event in running.ends.pop(job.position, ()):
                         cuda.wait_event(event)
-                    for slot in step.touched:
+                    for slot in step.replaced:
                         value = context.store.values[slot]
                         for part in value if isinstance(value, tuple) else (value,):
                             if part is not None and part.is_cuda:

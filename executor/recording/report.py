@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,23 @@ from executor.recording.side_records import merged_records
 from executor.recording.trace import LATEST, read_parts
 from executor.state.plan import RunPlan
 from executor.world.member import group_ids
+from simgnn.policy import FreshnessTraits
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.program import EVALUATE, Program
 from simgnn.record.activity import decisions_in
 from simgnn.record.batches import batch_table, batches_that_differ, draws_batches, input_rows
 from simgnn.record.energy import sum_of
-from simgnn.record.result import EarlyStop, Result, environment, versions, write_result
+from simgnn.record.result import EarlyStop, EvaluationCost, Result, environment, versions, write_result
 from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
-from simgnn.record.summary import Columns, buffer_bytes, epoch_windows, payload_epochs, per_rank, rank_times
+from simgnn.record.summary import (
+    Columns,
+    buffer_bytes,
+    epoch_windows,
+    evaluation_s,
+    payload_epochs,
+    per_rank,
+    rank_times,
+)
 from simgnn.record.traffic import traffic_by_rank
 from simgnn.seal import seal_folder
 from simgnn.tomlfile import write_atomically
@@ -130,6 +139,7 @@ def write_report(
         input_rows=None if batches is None else input_rows(batches),
         loss=loss or None,
         accuracy=None if history is None else history.accuracy(),
+        evaluation=_evaluation_cost(plan, trace) if whole else None,
         early_stop=ended,
         accuracy_metric="micro_f1" if plan.multilabel else "accuracy",
         synthetic=list(plan.synthetic),
@@ -138,6 +148,15 @@ def write_report(
     write_result(result, run.result)
     seal_folder(run.root, run.recorded)
     return result
+
+
+def _evaluation_cost(plan: RunPlan, trace: pa.Table) -> EvaluationCost | None:
+    """What an evaluation between epochs would have cost, if rows travel late and none took place."""
+    freshness = cast("FreshnessTraits | None", plan.policies.get("freshness"))
+    if freshness is None or not freshness.late or plan.train["eval_every"]:
+        return None
+    columns = {name: trace[name].to_numpy() for name in ("epoch", "step", "issued_s", "ended_s")}
+    return EvaluationCost(evaluate_s=evaluation_s(columns), drain_s=None)
 
 
 def write_failed(plan: RunPlan, message: str) -> None:

@@ -29,6 +29,7 @@ from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.result import (
     WEIGHTED_SUMS,
+    EvaluationCost,
     JitterCorrection,
     RankTimes,
     Result,
@@ -37,7 +38,7 @@ from simgnn.record.result import (
     write_result,
 )
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
-from simgnn.record.summary import buffer_bytes
+from simgnn.record.summary import buffer_bytes, evaluation_s
 from simgnn.record.traffic import traffic_by_rank
 from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto
@@ -61,6 +62,8 @@ UNLOADED = (
 )
 STOPS_EARLY = "train.patience = {}: training may end before epoch {}; this is the time of all {} epochs, an upper bound"
 TIMED = "time_to_accuracy is the accuracy that the run {} reached after its epochs, at their predicted ends"
+EVALUATED_EPOCHS = 6
+"""Number of epochs that are simulated to see what evaluations cost."""
 RESERVED = (
     "assumed: the rules of PyTorch's caching allocator, replayed; no CUDA device has run a program here. CUDA's "
     "context and NCCL's own buffers, some hundred MiB on a GPU, are not in it"
@@ -155,12 +158,24 @@ def predict(
                 events=inf if thorough else EVENTS,
             )
     result = _result(prepared, chosen, machine, simulation, spread, found)
-    result = result.model_copy(update={"limited_by": limited_by})
+    evaluation = None
+    if experiment.freshness.late and not experiment.train.eval_every and simulation.status == "ok":
+        evaluation = _evaluation_cost(simulation, _simulation_of(prepared, found, threads, 1), machine)
+    result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation})
     return Prediction(result, None, prepared, chosen, simulation, spread)
 
 
-def _simulation_of(prepared: Prepared, found: Replay, threads: int | str) -> Resimulation:
-    """Return how to place and simulate a prepared experiment with the decisions ``found``."""
+def _evaluation_cost(simulation: Simulation, again: Resimulation, machine: Machine) -> EvaluationCost:
+    """Compare a few epochs, which `again` simulates with an evaluation after each, with those of a simulation."""
+    often = again.simulate(machine, EVALUATED_EPOCHS)
+    return EvaluationCost(
+        evaluate_s=evaluation_s(often.columns), drain_s=max(often.epoch_s_median - simulation.epoch_s_median, 0.0)
+    )
+
+
+def _simulation_of(prepared: Prepared, found: Replay, threads: int | str, evaluate_every: int = 0) -> Resimulation:
+    """Return how to place and simulate a prepared experiment with the decisions ``found``. ``evaluate_every``: epochs
+    between evaluations, if not those of the experiment."""
     experiment = prepared.experiment
     run = experiment.train
 
@@ -174,7 +189,8 @@ def _simulation_of(prepared: Prepared, found: Replay, threads: int | str) -> Res
             stats=prepared.stats,
             epochs=epochs,
             activity=found.activity,
-            evaluate_every=run.eval_every or run.epochs,  # the last epoch is always evaluated
+            # the last epoch is always evaluated
+            evaluate_every=evaluate_every or run.eval_every or run.epochs,
             stops=Stops(run.epochs, checkpoint_every=run.checkpoint_every),
             schedule=experiment.schedule,
         )

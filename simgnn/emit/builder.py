@@ -21,11 +21,14 @@ class ProgramBuilder:
 
     An op is emitted once and put into every named template; program order is the order of emission. An op names its
     purpose (:class:`Nature`), for which ``schedule`` chooses a stream (None: the default stream). ``natures``: those
-    that the plan uses."""
+    that the plan uses. ``late``: rows that travel are used in a later epoch (:class:`~simgnn.policy.FreshnessTraits`).
+    """
 
-    def __init__(self, name: str, hosts: Sequence[int], dtype: str, schedule: Schedule | None = None) -> None:
+    def __init__(
+        self, name: str, hosts: Sequence[int], dtype: str, schedule: Schedule | None = None, late: bool = False
+    ) -> None:
         self.name = name
-        self.schedule = schedule
+        self.schedule, self.late = schedule, late
         self.hosts = tuple(int(host) for host in hosts)
         self.dtype = dtype
         self.item_bytes = ITEM_BYTES[dtype]
@@ -40,8 +43,9 @@ class ProgramBuilder:
 
     @property
     def sums_own_first(self) -> bool:
-        """Whether a layer sums its rank's own rows in an op of its own, before halo rows arrive."""
-        return self.schedule is not None and self.schedule.sums_own_first
+        """Whether a layer sums its rank's own rows in an op of its own, before halo rows arrive. Late rows are there
+        when a layer begins."""
+        return self.schedule is not None and self.schedule.sums_own_first and not self.late
 
     def column(self, name: str, values: IntArray) -> Column:
         """Add a column [P], [P, steps] or [P, epochs, steps]."""
@@ -101,18 +105,22 @@ class ProgramBuilder:
 
     def exchange(
         self, templates: Sequence[str], name: str, route: str, reads: Sequence[str], writes: str, row_bytes: int, *,
-        control: bool = False, decision: Decision | None = None, announced: bool = False, **fields: Any,
+        control: bool = False, decision: Decision | None = None, announced: bool = False, version: str | None = None,
+        **fields: Any,
     ) -> None:  # fmt: skip
-        """Emit an uneven all-to-all of a packed buffer, the first of ``reads``; see :class:`Transfer`."""
+        """Emit an uneven all-to-all of a packed buffer, the first of ``reads``; see :class:`Transfer`. ``version``: the
+        buffer (int64 [1, 1]) in which the executor notes the epoch of the rows that arrived, plus one."""
         transfer = Transfer(row_bytes, decision=decision, control=control, announced=announced)
-        self._transfer(templates, name, OpKind.EXCHANGE, reads, [writes], transfer, route=route, **fields)
+        written = [writes] if version is None else [writes, version]
+        self._transfer(templates, name, OpKind.EXCHANGE, reads, written, transfer, route=route, **fields)
 
     def allreduce(
-        self, templates: Sequence[str], name: str, buffers: Sequence[str], nbytes: int, control: bool, **fields: Any
-    ) -> None:
+        self, templates: Sequence[str], name: str, buffers: Sequence[str], nbytes: int, control: bool,
+        nature: Nature = Nature.COMMUNICATION, **fields: Any,
+    ) -> None:  # fmt: skip
         """Emit a sum over all ranks, in place."""
         transfer = Transfer(nbytes, control=control)
-        self._transfer(templates, name, OpKind.ALLREDUCE, buffers, buffers, transfer, **fields)
+        self._transfer(templates, name, OpKind.ALLREDUCE, buffers, buffers, transfer, nature, **fields)
 
     def broadcast(
         self, templates: Sequence[str], name: str, root: int, reads: Sequence[str], writes: Sequence[str],
@@ -131,10 +139,10 @@ class ProgramBuilder:
 
     def _transfer(
         self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
-        transfer: Transfer, **fields: Any,
+        transfer: Transfer, nature: Nature = Nature.COMMUNICATION, **fields: Any,
     ) -> None:  # fmt: skip
         read, written = accesses(reads), accesses(writes)
-        op = Op(name, kind, Nature.COMMUNICATION, read, written, transfer=transfer, category="comm", **fields)
+        op = Op(name, kind, nature, read, written, transfer=transfer, category="comm", **fields)
         self.emit(templates, op)
 
     def emit(self, templates: Sequence[str], op: Op) -> None:

@@ -120,13 +120,35 @@ class Expand(Protocol):
 def emit_plainly(builder: ProgramBuilder, sync: Sync) -> None:
     """Emit a sync that sends every row of every stage unencoded: pack, exchange, put or add."""
     for stage in sync.stages:
-        pack(builder, sync, stage)
-        receive = receiving_buffer(builder, sync, stage)
-        builder.exchange(
-            sync.templates, sync.op(stage, "exchange"), stage.route, [stage.packed], receive,
-            sync.width * builder.item_bytes, layer=sync.layer, phase=sync.phase,
-        )  # fmt: skip
+        carry(builder, sync, stage, None)
         land(builder, sync, stage)
+
+
+def carry(
+    builder: ProgramBuilder, sync: Sync, stage: Stage, codec: Codec | None, into: str | None = None,
+    version: str | None = None,
+) -> None:  # fmt: skip
+    """Emit the way of a stage's rows to their receivers: pack, encode, exchange, decode (``codec`` None: rows travel as
+    they are). They arrive in the buffer ``into`` (None: in that of the stage), from where nothing lands them yet.
+    ``version``: see :meth:`ProgramBuilder.exchange`."""
+    pack(builder, sync, stage)
+    fields: dict[str, Any] = {"layer": sync.layer, "phase": sync.phase, "version": version}
+    name = sync.op(stage, "exchange")
+    if codec is None:
+        receive, row_bytes = into or receiving_buffer(builder, sync, stage), sync.width * builder.item_bytes
+        builder.exchange(sync.templates, name, stage.route, [stage.packed], receive, row_bytes, **fields)
+        return
+    row_bytes = row_bytes_of(codec, sync.width, builder.dtype)
+    coded = builder.buffer(buffer_name("coded", sync, stage), stage.leaving, row_bytes, "uint8")
+    arrived = builder.buffer(buffer_name("arrived", sync, stage), stage.arriving, row_bytes, "uint8")
+    receive = into or receiving_buffer(builder, sync, stage)
+    shape = (stage.leaving, sync.width, builder.dtype)
+    builder.compute(
+        sync.templates, sync.op(stage, "encode"), OpKind.ENCODE, [stage.packed], [coded], codec.encode_work(*shape),
+        EncodeRows, route=stage.route, module="codec", scratch=Scratch(codec.encode_scratch(*shape)), **sync.overhead,
+    )  # fmt: skip
+    builder.exchange(sync.templates, name, stage.route, [coded], arrived, row_bytes, **fields)
+    _decode(builder, sync, codec, stage.arriving, sync.op(stage, "decode"), arrived, receive)
 
 
 def pack(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
@@ -173,25 +195,11 @@ def training_part(builder: ProgramBuilder, sync: Sync) -> Sync:
 def emit_encoded(builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
     """Emit a sync that encodes every row: pack, encode, exchange, decode, put or add. Evaluations are exact."""
     training = training_part(builder, sync)
-    row_bytes = row_bytes_of(codec, sync.width, builder.dtype)
     for stage in training.stages:
-        pack(builder, training, stage)
-        coded = builder.buffer(buffer_name("coded", training, stage), stage.leaving, row_bytes, "uint8")
-        arrived = builder.buffer(buffer_name("arrived", training, stage), stage.arriving, row_bytes, "uint8")
-        receive = receiving_buffer(builder, training, stage)
-        shape = (stage.leaving, sync.width, builder.dtype)
-        builder.compute(
-            training.templates, training.op(stage, "encode"), OpKind.ENCODE, [stage.packed], [coded],
-            codec.encode_work(*shape), EncodeRows, route=stage.route, module="codec",
-            scratch=Scratch(codec.encode_scratch(*shape)), **sync.overhead,
-        )  # fmt: skip
-        builder.exchange(
-            training.templates, training.op(stage, "exchange"), stage.route, [coded], arrived, row_bytes,
-            layer=sync.layer, phase=sync.phase,
-        )  # fmt: skip
-        _decode(builder, training, codec, stage.arriving, training.op(stage, "decode"), arrived, receive)
+        carry(builder, training, stage, codec)
         land(builder, training, stage)
         if stage.in_place:  # owners go on with what their copies decode, so that all hold the same rows
+            coded = buffer_name("coded", training, stage)
             taken = builder.buffer(buffer_name("taken", training, stage), stage.leaving, sync.width)
             _decode(builder, training, codec, stage.leaving, training.op(stage, "decode_own"), coded, taken)
             builder.compute(

@@ -329,7 +329,7 @@ class TrainSection(Section):
 
     epochs: int = Field(default=200, ge=1, le=10**7, description="passes over the training vertices")
     optimizer: Literal["adam", "sgd"] = Field(default="adam", description="update rule")
-    learning_rate: float = Field(default=0.01, gt=0, le=1e6, description="step size")
+    learning_rate: float = Field(default=0.01, ge=0, le=1e6, description="step size; 0: nothing is learned")
     learning_rate_schedule: Annotated[RateSchedule, Field(discriminator="kind")] | None = Field(
         default=None, description="how learning_rate changes from epoch to epoch; default: not at all"
     )

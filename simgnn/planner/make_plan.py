@@ -22,11 +22,9 @@ from simgnn.planner.mini_batch import mini_batches
 from simgnn.planner.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.policy import Codec
 from simgnn.program.ops import ITEM_BYTES
-from simgnn.program.program import EVALUATE, Calendar, Program
+from simgnn.program.program import EVALUATE, FIRST, STEADY, Calendar, Program
 from simgnn.program.validate import validate
 from simgnn.sampling.batches.sizes import BatchSizes
-
-FIRST, STEADY = "first", "steady"
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,10 @@ def arrange_layers(experiment: Experiment, stats: PartitionStats) -> Arranged:
         facts = replace(facts, feature_nonzeros=None)
         stats = replace(stats, facts=facts)
     sizes = communication.sizes(stats, ITEM_BYTES[experiment.train.dtype])
+    rows = communication.input_rows()
     inputs = InputRows(
-        rows=communication.input_rows(),
+        # input rows are sent once, exactly; rows transformed by weights would be late
+        rows="input" if experiment.freshness.late and rows == "auto" else rows,
         resent=communication.resends_inputs(),
         transforms_copies=communication.transforms_copies,
         payload=sizes.input_bytes,
@@ -146,7 +146,8 @@ def check_trains(experiment: Experiment, stats: PartitionStats) -> None:
 
 def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, rows: str, sizes: Sizes) -> Program:
     hosts = [int(host) for host in stats.hosts]
-    builder = ProgramBuilder(experiment.name, hosts, experiment.train.dtype, experiment.schedule)
+    late = experiment.freshness.late
+    builder = ProgramBuilder(experiment.name, hosts, experiment.train.dtype, experiment.schedule, late)
     layers = model.layers
     resends = experiment.communication.resends_inputs()
     once = (sizes.fetches_inputs and rows == "input" and not resends) or layers[0].hoisted

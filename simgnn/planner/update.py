@@ -15,7 +15,7 @@ from simgnn.model.user_layer import parameters_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import METRICS
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, Work
+from simgnn.program.ops import ITEM_BYTES, Nature, Work
 from simgnn.program.program import EVALUATE
 from simgnn.program.sizes import Column, Scratch, Size, rows_of
 
@@ -111,14 +111,18 @@ def emit_update(
 
     ``divisors``: buffers of one value that are summed in the gradients' own message, and divide them.
 
-    The step reads the metrics too: a loss of NaN or infinity ends the run before it reaches the parameters."""
+    The step reads the metrics too: a loss of NaN or infinity ends the run before it reaches the parameters. Where late
+    rows travel, which only the next epoch waits for, the schedule may send the sums beside them."""
     gradients = [f"gradients/{layer.index}" for layer in layers]
     summed = [*gradients, *divisors]
     total = sum(builder.buffers[name].width for name in gradients)
     if ranks > 1:
         nbytes = (total + len(divisors)) * builder.item_bytes
-        builder.allreduce(train, "update/gradients", summed, nbytes, control=False, phase="update")
-        builder.allreduce(train, "update/metrics", ["metrics"], METRICS * METRIC_BYTES, control=True, phase="update")
+        metric_bytes, nature = METRICS * METRIC_BYTES, Nature.SUMMING if builder.late else Nature.COMMUNICATION
+        builder.allreduce(train, "update/gradients", summed, nbytes, control=False, nature=nature, phase="update")
+        builder.allreduce(
+            train, "update/metrics", ["metrics"], metric_bytes, control=True, nature=nature, phase="update"
+        )
     state = [f"{part}/{layer.index}" for part in ("parameters", "optimizer") for layer in layers]
     work = (Work("optimizer", {"elements": total, "item_bytes": builder.item_bytes}),)
     builder.compute(

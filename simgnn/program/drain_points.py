@@ -47,13 +47,19 @@ def ranks_in_turn(program: Program) -> tuple[bool, ...]:
 
 def in_one_thread(program: Program, template: Template, rank: int) -> bool:
     """Whether a rank runs its ops of a template in one thread in program order: each op and the next one, also the last
-    and the first of the next turn, share a stream with one server, or the second depends on the first."""
+    and the first of the next turn, share a stream with one server, or the second depends on the first. On a stream that
+    does not communicate the second would overtake the first if that waits for an op for which the second does not."""
     ops = [op for op in template.ops if program.has(op, rank)]
+    awaited: dict[str, set[str]] = {}
+    for op in ops:
+        here = [d.op for d in op.after if not d.steps_back and not d.epochs_back]
+        awaited[op.name] = set(here).union(*(awaited.get(name, set()) for name in here))
 
     def follows(first: Op, second: Op, back: int) -> bool:
-        if second.stream == first.stream and program.streams[first.stream].servers == 1:
-            return True
-        steps = program.calendar.steps
+        stream, steps = program.streams[first.stream], program.calendar.steps
+        if second.stream == first.stream and stream.servers == 1:
+            elsewhere = {other.name for other in ops if other.stream != first.stream} & awaited[first.name]
+            return stream.group is not None or back > 0 or elsewhere <= awaited[second.name]
         return any(d.op == first.name and d.steps_back + d.epochs_back * steps == back for d in second.after)
 
     return not ops or (all(follows(a, b, 0) for a, b in pairwise(ops)) and follows(ops[-1], ops[0], 1))

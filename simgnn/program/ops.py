@@ -107,11 +107,15 @@ class Stream:
 class Nature(StrEnum):
     """The purpose of an op. A schedule maps it to a stream; by default the stream named after it.
 
+    ``SUMMING``: the sums over ranks of gradients and metrics, where rows that nobody waits for travel beside them; by
+    default on the stream of all other communication.
+
     In mini-batch plans: batches are drawn, with requests to other hosts; rows are staged, and fetched from hosts;
     embeddings are learned, and their gradients pushed to hosts."""
 
     COMPUTE = "compute"
     COMMUNICATION = "comm"
+    SUMMING = "gradients"
     DRAWING = "sampling"
     REQUESTING = "requests"
     STAGING = "staging"
@@ -122,8 +126,8 @@ class Nature(StrEnum):
     @property
     def stream(self) -> Stream:
         """The default stream of ops of this nature."""
-        if self is Nature.COMMUNICATION:
-            return Stream(self.value, group=WORLD)
+        if self in (Nature.COMMUNICATION, Nature.SUMMING):
+            return Stream(Nature.COMMUNICATION.value, group=WORLD)
         communicates = self in (Nature.REQUESTING, Nature.FETCHING, Nature.PUSHING)
         return Stream(self.value, group=self.value if communicates else None)
 

@@ -60,7 +60,8 @@ def counted_as(tally: str, copies: int) -> str:
     return f"{tally}-{copies}"
 
 
-EVALUATE = "evaluate"
+FIRST, STEADY, EVALUATE = "first", "steady", "evaluate"
+"""Templates: the first epoch of a full-graph run, its later epochs, and evaluations."""
 
 
 @dataclass(frozen=True, slots=True)

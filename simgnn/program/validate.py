@@ -205,9 +205,9 @@ def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
 def _conservation_faults(program: Program, op: Op, route: Route, row_bytes: int) -> Iterator[str]:
     """Check in every turn that the rows read are those sent, and that the rows that arrive fill the buffer written."""
     for accesses, ends, verb in ((op.reads, route.source, "sends"), (op.writes, route.target, "receives")):
-        if len(accesses) != 1:
+        if not accesses:
             continue
-        buffer = program.buffers[accesses[0].buffer]
+        buffer = program.buffers[accesses[0].buffer]  # others hold counts or versions
         bound = buffer.rows.bound if isinstance(buffer.rows, Decision) else buffer.rows
         held = program.sizes.columns[bound.name] if isinstance(bound, Column) else np.full(program.ranks, bound)
         rows = np.zeros((program.ranks, *route.rows.shape[1:]), np.int64)

@@ -99,6 +99,22 @@ class EarlyStop(_Table):
         )
 
 
+class EvaluationCost(_Table):
+    """What one evaluation between two epochs costs where rows travel late, in seconds. ``evaluate_s``: the evaluation
+    itself. ``drain_s``: how much longer the epoch around it takes, since late rows arrive before it begins and nothing
+    travels behind it; null in a run, which evaluated after its last epoch only."""
+
+    evaluate_s: float
+    drain_s: float | None
+
+    def reason(self) -> str:
+        drained = "" if self.drain_s is None else f", and {1e3 * self.drain_s:.4g} ms until late rows have arrived"
+        return (
+            "evaluated after the last epoch only (train.eval_every = 0): late rows must arrive before an evaluation, "
+            f"and one between two epochs costs {1e3 * self.evaluate_s:.4g} ms{drained}"
+        )
+
+
 class InputRows(_Table):
     """Number of input rows of all mini-batches: predicted, or counted by the ranks of a run where they moved the rows.
 
@@ -165,6 +181,7 @@ class Result(_Table):
     accuracy: list[Accuracy] | None = None
     # what `accuracy` holds; micro_f1 where vertices have several labels
     accuracy_metric: Literal["accuracy", "micro_f1"] = "accuracy"
+    evaluation: EvaluationCost | None = None  # where rows travel late and nothing is evaluated before the last epoch
     early_stop: EarlyStop | None = None  # of a run that ended by train.patience; `epochs` then counts trained ones
     # of a prediction: what a recorded run reached, at the predicted ends of its epochs
     time_to_accuracy: list[TimedAccuracy] | None = None
@@ -185,6 +202,8 @@ class Result(_Table):
     def qualifications(self) -> list[str]:
         """List the reasons why numbers are less reliable than measurements of the machine, one line each."""
         lines = [] if self.early_stop is None else [self.early_stop.reason()]
+        if self.evaluation is not None:
+            lines.append(self.evaluation.reason())
         if self.uncalibrated:
             lines.append(
                 f"uncalibrated: '{self.hardware}' describes its machine by datasheets, publications and assumptions; "

@@ -74,7 +74,8 @@ def times_by_rank(columns: Columns, ranks: int) -> dict[str, Times]:
     - ``compute_s``: sum of ended - issued over ops that compute;
     - ``wait_s``: sum of started - issued over all other ops;
     - ``comm_total_s``: sum of ended - started over all other ops;
-    - ``comm_exposed_s``: how long other ops wait or move data while no op computes.
+    - ``comm_exposed_s``: how long other ops wait or move data while no op of the rank computes, be it of this epoch or
+      of another one.
     """
     cell = columns.epoch * ranks + columns.rank
     issued, started, ended, works = columns.issued, columns.started, columns.ended, columns.computes
@@ -84,19 +85,43 @@ def times_by_rank(columns: Columns, ranks: int) -> dict[str, Times]:
         np.add.at(sums, owner, values)
         return sums.reshape(columns.epochs, ranks)
 
-    # a sweep over all moments at which an op begins or ends
-    moments, owner = np.concatenate((issued, ended)), np.concatenate((cell, cell))
-    change = np.repeat(np.array([1, -1]), len(cell))
+    # a sweep over all moments at which an op that does not compute begins or ends, on a clock that stands still while
+    # the rank computes
+    idle = idle_times(columns, ranks)
+    moments, owner = np.concatenate([times[~works] for times in idle]), np.tile(cell[~works], 2)
+    change = np.repeat(np.array([1, -1]), len(owner) // 2)
     order = np.lexsort((moments, owner))
-    moments, owner, change, working = moments[order], owner[order], change[order], np.tile(works, 2)[order]
+    moments, owner, change = moments[order], owner[order], change[order]
     # the last moment of a cell closes all its ops, so that nothing reaches into the next cell
-    bare = (np.cumsum(np.where(working, 0, change)) > 0) & (np.cumsum(np.where(working, change, 0)) == 0)
+    bare = np.cumsum(change) > 0
     return {
         "compute_s": total((ended - issued)[works], cell[works]),
         "wait_s": total((started - issued)[~works], cell[~works]),
         "comm_total_s": total((ended - started)[~works], cell[~works]),
         "comm_exposed_s": total(np.diff(moments, append=moments[-1:])[bare], owner[bare]),
     }
+
+
+def idle_times(columns: Columns, ranks: int) -> tuple[Times, Times]:
+    """How long each op's rank had computed nothing, from time 0 until the op was issued, and until it ended."""
+    found = columns.issued.copy(), columns.ended.copy()
+    by_rank = np.argsort(columns.rank, kind="stable")
+    for here in np.split(by_rank, np.searchsorted(columns.rank[by_rank], np.arange(1, ranks))):
+        working = here[columns.computes[here]]
+        begins, ends = columns.issued[working], columns.ended[working]
+        order = np.argsort(begins, kind="stable")
+        begins, until = begins[order], np.maximum.accumulate(ends[order])
+        # spans of ops that overlap or touch are one span
+        first = np.append(True, begins[1:] > until[:-1])[: len(begins)]
+        starts = begins[first]
+        stops = until[np.append(np.flatnonzero(first)[1:] - 1, len(until) - 1)] if len(until) else until
+        busy = np.append(np.zeros(1, stops.dtype), np.cumsum(stops - starts))
+        for times in found:
+            at = times[here]
+            place = np.searchsorted(starts, at, side="right")
+            running = np.maximum(stops[place - 1] - at, 0) * (place > 0) if len(stops) else 0
+            times[here] = at - (busy[place] - running)
+    return found
 
 
 def rank_times(columns: Columns, ranks: int) -> list[RankTimes]:
@@ -113,6 +138,16 @@ def rank_times(columns: Columns, ranks: int) -> list[RankTimes]:
 
     found = times_by_rank(columns, ranks)
     return [RankTimes(**{name: typical(values, rank) for name, values in found.items()}) for rank in range(ranks)]
+
+
+def evaluation_s(trace: Mapping[str, NDArray[Any]]) -> float:
+    """Seconds of an evaluation, from its first issue to its last end on any rank: the median over those of a trace."""
+    chosen = trace["step"] < 0
+    epochs, place = np.unique(trace["epoch"][chosen], return_inverse=True)
+    begins, ends = np.full(len(epochs), np.inf), np.zeros(len(epochs))
+    np.minimum.at(begins, place, trace["issued_s"][chosen])
+    np.maximum.at(ends, place, trace["ended_s"][chosen])
+    return float(np.median(ends - begins)) if len(epochs) else 0.0
 
 
 def payload_epochs(epochs: int) -> range:

@@ -38,6 +38,8 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     cut = "partition.kind=ebv", "communication.kind=master-mirror", "model.hoist=never"
     runs.append(("replicas", small_graph(), [*SETTINGS[:2], *LAZY, *cut]))
     runs.append(("lazy", small_graph(), [*SETTINGS[:2], *LAZY]))
+    late = "freshness.kind=one-epoch-stale", "freshness.smooth_rows=true", "schedule.kind=pipelined"
+    runs.append(("late", small_graph(), [*SETTINGS, "model.layers=3", *late]))
     whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
     broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *settings)) for name, graph, settings in runs]
     expected = run_ranks(2, train_in_process, tmp_path / "whole", whole, joined=False)

@@ -200,6 +200,9 @@ COMMUNITIES = [
 LARGER = [*COMMUNITIES, "graph.vertices=20000", "graph.edges=150000"]
 BATCHES = ["model.layers=2", "model.hidden=64", "batching.fanouts=[5, 5]", "model.order=auto"]
 THREE = ["model.layers=3", "model.hidden=48"]
+LATE_ATTENTION = [
+    "model.kind=gat", "model.order=auto", "freshness.cold_start=zeros", "freshness.smooth_rows=true",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -221,6 +224,8 @@ THREE = ["model.layers=3", "model.hidden=48"]
         pytest.param("sancus", 2, [*LARGER, *THREE, "freshness.own_block=cached"], marks=pytest.mark.slow),
         pytest.param("sancus", 2, [*LARGER, *THREE, "freshness.skip=gradients"], marks=pytest.mark.slow),
         pytest.param("vanilla", 2, [*LARGER, *THREE, "communication.resend_inputs=true"], marks=pytest.mark.slow),
+        pytest.param("pipegcn", 2, [*LARGER, *THREE], marks=pytest.mark.slow),
+        pytest.param("pipegcn", 2, [*LARGER, *THREE, *LATE_ATTENTION], marks=pytest.mark.slow),
         ("cdfgnn", 2, [*LARGER, *THREE]),
         pytest.param("distdgl", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
         pytest.param("rapidgnn", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
