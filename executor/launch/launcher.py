@@ -1,5 +1,6 @@
 """Starts the ranks of a run on this host, watches them, and reports one reason when the run fails."""
 
+import math
 import os
 import signal
 import subprocess
@@ -65,7 +66,7 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
                 environment = environment_of(rank, plan.ranks, plan.threads_per_rank, seat)
                 environment[RENDEZVOUS] = str(rendezvous.resolve())
                 running.append(subprocess.Popen([*(seat.prefix if seat else ()), *command], env=environment))
-            if not watch(running):
+            if not watch(running, plan.timeout):
                 return 0, ""
             first = {rank for rank, process in enumerate(running) if process.returncode}  # as watch saw it
             _wait(running)
@@ -158,14 +159,21 @@ def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat
     return environment
 
 
-def watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
-    """Wait until all ranks have succeeded or one has failed; return whether one has failed."""
+def watch(running: Sequence[subprocess.Popen[bytes]], limit_s: float = math.inf) -> bool:
+    """Wait until all ranks have succeeded, or one has failed or is still there ``limit_s`` after the first has
+    succeeded; return whether one has failed. Ranks end together: one that stays is stopped, and no other waits for
+    it."""
+    end_s = math.inf
     while True:
         states = [process.poll() for process in running]
         if any(states):
             return True
         if all(state == 0 for state in states):
             return False
+        if 0 in states:
+            end_s = min(end_s, time.monotonic() + limit_s)
+        if time.monotonic() > end_s:
+            return True
         time.sleep(POLL_S)
 
 
@@ -194,8 +202,9 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
             end = f"was killed by {signal.Signals(-code).name}"
         return f"rank {rank} {end}; the run has ended on all {plan.ranks} ranks. {remedy(plan.checkpoints)}"
     silent = [rank for rank, code in enumerate(codes) if code is None]
-    if notes and silent:
-        return f"{notes[0].message}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
+    if silent:
+        alone = f"other ranks ended more than {plan.timeout:g} s (train.timeout) ago"
+        return f"{notes[0].message if notes else alone}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
     return notes[0].message
 
 

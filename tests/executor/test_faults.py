@@ -16,7 +16,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from executor.launch.launcher import Seat, _reason, launch
+from executor.launch.launcher import Seat, _reason, launch, watch
 from executor.recording.failure import LostPeerError, failure_of, read_failures, write_failure
 from executor.recording.trace import read_part
 from simgnn.errors import BackendError
@@ -249,6 +249,17 @@ def test_the_reason_of_the_rank_that_ended_first_wins(
     plan: Any = SimpleNamespace(trace=tmp_path, checkpoints=tmp_path, ranks=2)
     running: Any = [Mock(poll=Mock(return_value=code)) for code in codes]
     assert _reason(plan, running, first).startswith(told)
+
+
+def test_a_rank_that_stays_after_the_others_have_ended_is_silent(tmp_path: Path) -> None:
+    """Stopped after the last meeting: no rank waits for it any more, only the launcher."""
+    running: Any = [Mock(poll=Mock(return_value=code)) for code in (0, None)]
+    assert watch(running, 0.1)
+    plan: Any = SimpleNamespace(trace=tmp_path, checkpoints=tmp_path, ranks=2, timeout=0.1)
+    said = _reason(plan, running, set())
+    assert said.startswith("other ranks ended more than 0.1 s (train.timeout) ago; rank 1 did not answer")
+    running[1].poll.return_value = 0
+    assert not watch(running, 0.1)
 
 
 def test_what_gloo_advises_is_left_out() -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,11 @@ from executor.launch.launcher import _reason
 from executor.recording.disk import StorageError, storage_fault, writing
 from executor.recording.failure import LostPeerError, explained, write_failure
 from executor.world.environment import NO_STORAGE
+from simgnn.errors import BackendError
 from tests.executor.forked import ForkedSession
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
+from tools.faults.disturb import mounted
 
 LIMIT_S = 120
 LONG = ["train.epochs=1000000", "train.eval_every=10", "train.checkpoint_every=10", "train.timeout=20"]
@@ -46,17 +49,12 @@ def _messages(said: str) -> list[str]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, with little room."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
+    with ExitStack() as stack:
+        try:
+            disk = stack.enter_context(mounted(tmp_path / "disk", 400 << 10))
+        except BackendError as error:
+            pytest.skip(str(error))
+        yield disk
 
 
 def _grow(folder: Path) -> None:
