@@ -38,7 +38,7 @@ class Length:
     @classmethod
     def of(cls, setup: Setup) -> "Length":
         """Return a length that takes seconds; mini-batches take longer."""
-        return cls(26, 5) if mini_batches(setup.system) else cls(151, 10)
+        return cls(16, 3) if mini_batches(setup.system) else cls(61, 6)
 
 
 def command_of(setup: Setup, folder: Path, timeout_s: float, *more: str) -> list[str]:
