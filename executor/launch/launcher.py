@@ -202,9 +202,11 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
             end = f"was killed by {signal.Signals(-code).name}"
         return f"rank {rank} {end}; the run has ended on all {plan.ranks} ranks. {remedy(plan.checkpoints)}"
     silent = [rank for rank, code in enumerate(codes) if code is None]
+    if silent and not notes:
+        sign = f"other ranks ended more than {plan.timeout:g} s (train.timeout) ago"
+        return f"{sign}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
     if silent:
-        alone = f"other ranks ended more than {plan.timeout:g} s (train.timeout) ago"
-        return f"{notes[0].message if notes else alone}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
+        return f"{notes[0].message}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
     return notes[0].message
 
 

@@ -106,10 +106,10 @@ def carry_out(directory: Path, epochs: int, progress: Progress, arguments: Seque
 
         with locked_folder(directory, "--out"):
             start_executor(directory, list(arguments), tell)
-    return _ended(directory)
+    return read_ended(directory)
 
 
-def _ended(directory: Path) -> Result:
+def read_ended(directory: Path) -> Result:
     """Read the result of a run that has ended, and draw its trace."""
     run = RunDirectory(directory)
     try:

@@ -19,6 +19,7 @@ from executor.launch.launcher import _reason
 from executor.recording.disk import StorageError, storage_fault, writing
 from executor.recording.failure import LostPeerError, explained, write_failure
 from executor.world.environment import NO_STORAGE
+from simgnn.api import train
 from simgnn.errors import BackendError
 from tests.executor.forked import ForkedSession
 from tests.executor.harness import run_ranks
@@ -129,6 +130,22 @@ def test_an_error_of_writing_tells_file_reason_and_free_bytes_and_removes_the_dr
     assert not draft.exists()
     with pytest.raises(RuntimeError, match="other"), writing(tmp_path / "there"):
         raise RuntimeError("other")
+
+
+def test_what_is_lost_after_training_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The picture of a finished run is drawn by the process that started it."""
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    root = _run(tmp_path / "run")
+    monkeypatch.setattr(train, "read_result", lambda path: SimpleNamespace(status="ok"))
+    monkeypatch.setattr(train, "write_perfetto", full)
+    with pytest.raises(BackendError, match=r"trace\.perfetto\.json cannot be written .* bytes are free there"):
+        train.read_ended(root)
+    shutil.rmtree(root)
+    with pytest.raises(BackendError, match=f"the run directory {root} is gone"):
+        train.read_ended(root)
 
 
 @pytest.mark.parametrize("error", [LostPeerError("rank 0: lost contact"), StorageError("cannot be written")])
