@@ -21,6 +21,8 @@ from simgnn.record.rundir import RunDirectory
 POLL_S = 0.02
 GRACE_S = 3.0
 """Seconds that the other ranks have to report a failure, and then to end, before they are killed."""
+MEETING = ".rendezvous-"
+"""How the name of the file begins through which the ranks find each other; the launcher's process id follows."""
 INTERRUPTED = 130
 """Exit status of a process after Ctrl-C, as shells report it."""
 
@@ -57,8 +59,9 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
     with writing(plan.trace):
         plan.trace.mkdir(exist_ok=True)
         clear_failures(plan.trace)
-    rendezvous = plan.trace / f".rendezvous-{os.getpid()}"
-    rendezvous.unlink(missing_ok=True)
+        for old in plan.trace.glob(f"{MEETING}*"):  # of a launcher that was killed
+            old.unlink(missing_ok=True)
+    rendezvous = plan.trace / f"{MEETING}{os.getpid()}"
     try:
         with ended_together() as running:
             for rank in range(plan.ranks):

@@ -16,7 +16,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from executor.launch.launcher import Seat, _reason, launch, watch
+from executor.launch.launcher import MEETING, Seat, _reason, launch, run_plan, watch
 from executor.recording.failure import LostPeerError, failure_of, read_failures, write_failure
 from executor.recording.trace import read_part
 from simgnn.errors import BackendError
@@ -152,6 +152,15 @@ def test_ctrl_c_ends_all_ranks(started: Running) -> None:
 def test_ranks_end_with_their_launcher(started: Running) -> None:
     started.process.kill()
     assert _gone(started.ranks)
+
+
+def test_what_a_killed_launcher_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    plan: Any = SimpleNamespace(trace=tmp_path, ranks=1, threads_per_rank=1, timeout=1.0)
+    left = tmp_path / f"{MEETING}1"
+    left.touch()
+    write_failure(tmp_path, 0, LOST)
+    assert run_plan(plan, [sys.executable, "-c", ""]) == (0, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
