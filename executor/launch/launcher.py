@@ -76,7 +76,7 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
             reason = _reason(plan, running, first)
             print(f"executor: error: {reason}", file=sys.stderr, flush=True)
             statuses = [process.poll() for process in running]
-        return (2 if 2 in statuses else 1), reason
+        return (2 if 2 in statuses and not _gone(plan) else 1), reason
     except KeyboardInterrupt:
         return INTERRUPTED, ""
     finally:
@@ -85,7 +85,7 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
 
 def _report_failure(plan: RunPlan, reason: str) -> None:
     """Write the result of a run that failed, as far as its disk has room; nothing if the run directory is gone."""
-    if not RunDirectory(plan.root).plan.is_dir():
+    if _gone(plan):
         return
     # loads torch, which a run that goes well has no need of here
     from executor.recording.report import write_failed, write_report
@@ -186,10 +186,11 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
     notes = read_failures(plan.trace)
     causes = [note.message for note in notes if note.kind == "cause"]
     codes = [process.poll() for process in running]
-    if NO_STORAGE in codes:
-        rank = codes.index(NO_STORAGE)
-        untold = storage_fault(plan.root) or f"rank {rank} could not write the run directory {plan.root}"
-        return f"{causes[0] if causes else untold}. {remedy(plan.checkpoints)}"
+    if NO_STORAGE in codes or _gone(plan):
+        cause = causes[0] if causes else storage_fault(plan.root)
+        if not cause:
+            cause = f"rank {codes.index(NO_STORAGE)} could not write the run directory {plan.root}"
+        return f"{cause}. {remedy(plan.checkpoints)}"
     if causes:
         return causes[0]
     reporting = {note.rank for note in notes}
@@ -211,6 +212,11 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
     if silent:
         return f"{notes[0].message}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
     return notes[0].message
+
+
+def _gone(plan: RunPlan) -> bool:
+    """Return whether the run directory was deleted since the plan was read."""
+    return not RunDirectory(plan.root).plan.is_dir()
 
 
 def _wait(running: Sequence[subprocess.Popen[bytes]]) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from executor.launch.launcher import _reason
 from executor.recording.disk import StorageError, storage_fault, writing
-from executor.recording.failure import LostPeerError, explained, write_failure
+from executor.recording.failure import LostPeerError, explained, failure_of, write_failure
 from executor.world.environment import NO_STORAGE
 from simgnn.api import train
 from simgnn.errors import BackendError
@@ -164,6 +165,27 @@ def test_every_rank_says_that_the_directory_is_gone_or_the_disk_full(
     assert str(explained(root, error)).startswith(f"the run directory {root} is gone")
     other = ValueError("a bug")
     assert explained(root, other) is other
+    assert "is gone" in str(explained(root, other, launched=True))
+
+
+@pytest.mark.parametrize("free", [4096, 1 << 30])
+def test_a_rank_that_cannot_write_the_meeting_place_says_that_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    """As in ``--resume`` on a disk that is full still."""
+    root = _run(tmp_path / "run")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    error = torch.distributed.DistStoreError("No space left on device")
+    found = explained(root, failure_of("rank 0", error), launched=True)
+    assert found is error if free > 4096 else "is full; 4,096 bytes are free there" in str(found)
+
+
+def test_the_launcher_says_that_the_directory_is_gone_whatever_its_ranks_say(tmp_path: Path) -> None:
+    """One that was about to read its plan found none: for that it ends with the status of bad input."""
+    root = tmp_path / "run"
+    plan: Any = SimpleNamespace(root=root, trace=root / "trace", checkpoints=root / "checkpoint", ranks=2)
+    running: Any = [Mock(poll=Mock(return_value=code)) for code in (-15, 2)]
+    assert _reason(plan, running, {1}).startswith(f"the run directory {root} is gone")
 
 
 @pytest.mark.parametrize(
