@@ -80,7 +80,7 @@ def _held(path: Path, option: str, otherwise: str) -> Iterator[None]:
             except FileNotFoundError:
                 continue  # its last holder has removed it: whoever comes next would lock another one
             file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            with suppress(OSError):  # no room: others are not told who holds the lock
+                os.write(file.fileno(), str(os.getpid()).encode())
             yield
             return

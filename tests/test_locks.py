@@ -26,6 +26,19 @@ def test_one_holds_a_folder_at_a_time(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"result"}
 
 
+def test_a_full_disk_does_not_keep_anyone_from_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails for want of room is what the block writes: that names the file."""
+
+    def full(file: int, text: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with locked_folder(tmp_path, "--out"):
+        used = pytest.raises(ConfigError, match="in use by another process")
+        with used, locked_folder(tmp_path, "--out"):
+            pass
+
+
 def test_a_folder_that_was_empty_stays_so(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), locked_folder(tmp_path, "--out"):
         raise RuntimeError

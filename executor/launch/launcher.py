@@ -1,5 +1,6 @@
 """Starts the ranks of a run on this host, watches them, and reports one reason when the run fails."""
 
+import math
 import os
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from simgnn.record.rundir import RunDirectory
 POLL_S = 0.02
 GRACE_S = 3.0
 """Seconds that the other ranks have to report a failure, and then to end, before they are killed."""
+MEETING = ".rendezvous-"
+"""How the name of the file begins through which the ranks find each other; the launcher's process id follows."""
 INTERRUPTED = 130
 """Exit status of a process after Ctrl-C, as shells report it."""
 
@@ -56,8 +59,9 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
     with writing(plan.trace):
         plan.trace.mkdir(exist_ok=True)
         clear_failures(plan.trace)
-    rendezvous = plan.trace / f".rendezvous-{os.getpid()}"
-    rendezvous.unlink(missing_ok=True)
+        for old in plan.trace.glob(f"{MEETING}*"):  # of a launcher that was killed
+            old.unlink(missing_ok=True)
+    rendezvous = plan.trace / f"{MEETING}{os.getpid()}"
     try:
         with ended_together() as running:
             for rank in range(plan.ranks):
@@ -65,14 +69,14 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
                 environment = environment_of(rank, plan.ranks, plan.threads_per_rank, seat)
                 environment[RENDEZVOUS] = str(rendezvous.resolve())
                 running.append(subprocess.Popen([*(seat.prefix if seat else ()), *command], env=environment))
-            if not watch(running):
+            if not watch(running, plan.timeout):
                 return 0, ""
             first = {rank for rank, process in enumerate(running) if process.returncode}  # as watch saw it
             _wait(running)
             reason = _reason(plan, running, first)
             print(f"executor: error: {reason}", file=sys.stderr, flush=True)
             statuses = [process.poll() for process in running]
-        return (2 if 2 in statuses else 1), reason
+        return (2 if 2 in statuses and not _gone(plan) else 1), reason
     except KeyboardInterrupt:
         return INTERRUPTED, ""
     finally:
@@ -81,7 +85,7 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
 
 def _report_failure(plan: RunPlan, reason: str) -> None:
     """Write the result of a run that failed, as far as its disk has room; nothing if the run directory is gone."""
-    if not RunDirectory(plan.root).plan.is_dir():
+    if _gone(plan):
         return
     # loads torch, which a run that goes well has no need of here
     from executor.recording.report import write_failed, write_report
@@ -158,14 +162,21 @@ def environment_of(rank: int, ranks: int, wanted_threads: int | None, seat: Seat
     return environment
 
 
-def watch(running: Sequence[subprocess.Popen[bytes]]) -> bool:
-    """Wait until all ranks have succeeded or one has failed; return whether one has failed."""
+def watch(running: Sequence[subprocess.Popen[bytes]], limit_s: float = math.inf) -> bool:
+    """Wait until all ranks have succeeded, or one has failed or is still there ``limit_s`` after the first has
+    succeeded; return whether one has failed. Ranks end together: one that stays is stopped, and no other waits for
+    it."""
+    end_s = math.inf
     while True:
         states = [process.poll() for process in running]
         if any(states):
             return True
         if all(state == 0 for state in states):
             return False
+        if 0 in states:
+            end_s = min(end_s, time.monotonic() + limit_s)
+        if time.monotonic() > end_s:
+            return True
         time.sleep(POLL_S)
 
 
@@ -175,10 +186,11 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
     notes = read_failures(plan.trace)
     causes = [note.message for note in notes if note.kind == "cause"]
     codes = [process.poll() for process in running]
-    if NO_STORAGE in codes:
-        rank = codes.index(NO_STORAGE)
-        untold = storage_fault(plan.root) or f"rank {rank} could not write the run directory {plan.root}"
-        return f"{causes[0] if causes else untold}. {remedy(plan.checkpoints)}"
+    if NO_STORAGE in codes or _gone(plan):
+        cause = causes[0] if causes else storage_fault(plan.root)
+        if not cause:
+            cause = f"rank {codes.index(NO_STORAGE)} could not write the run directory {plan.root}"
+        return f"{cause}. {remedy(plan.checkpoints)}"
     if causes:
         return causes[0]
     reporting = {note.rank for note in notes}
@@ -194,9 +206,17 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
             end = f"was killed by {signal.Signals(-code).name}"
         return f"rank {rank} {end}; the run has ended on all {plan.ranks} ranks. {remedy(plan.checkpoints)}"
     silent = [rank for rank, code in enumerate(codes) if code is None]
-    if notes and silent:
+    if silent and not notes:
+        sign = f"other ranks ended more than {plan.timeout:g} s (train.timeout) ago"
+        return f"{sign}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
+    if silent:
         return f"{notes[0].message}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
     return notes[0].message
+
+
+def _gone(plan: RunPlan) -> bool:
+    """Return whether the run directory was deleted since the plan was read."""
+    return not RunDirectory(plan.root).plan.is_dir()
 
 
 def _wait(running: Sequence[subprocess.Popen[bytes]]) -> None:

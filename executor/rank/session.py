@@ -70,7 +70,7 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False, log: str | 
     except KeyboardInterrupt:
         raise
     except BaseException as raised:  # code of a user may exit
-        error = explained(root, failure_of(f"rank {rank}", raised))
+        error = explained(root, failure_of(f"rank {rank}", raised), launched=LAUNCHER in os.environ)
         if not isinstance(error, SimgnnError):  # a bug of ours: the place matters
             traceback.print_exc()
         if RunDirectory(root).plan.is_dir():

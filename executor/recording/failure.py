@@ -22,6 +22,8 @@ CHATTER = "Check the logs"
 """Begin of the advice at the end of Gloo's messages, which names logs that do not exist here."""
 OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
 """Names of the out-of-memory errors of Python, torch and NumPy, recognised without loading torch."""
+STORE_ERROR = "DistStoreError"
+"""Name of torch's error where ranks cannot use the file through which they meet, recognised without loading torch."""
 Kind = Literal["cause", "lost-peer"]
 
 
@@ -68,12 +70,15 @@ def failure_of(where: str, error: BaseException, passes: type[BaseException] = E
     )
 
 
-def explained(root: Path, error: BaseException) -> BaseException:
+def explained(root: Path, error: BaseException, launched: bool = False) -> BaseException:
     """Return the error of a rank, or why the run directory cannot be written any more: that is the cause of an error
-    in writing, and may be why another rank is gone."""
-    if isinstance(error, StorageError) and RunDirectory(root).plan.is_dir():
+    in writing, and may be why another rank is gone, or cannot be met. ``launched``: a launcher has read the directory
+    before, so that whatever fails without it fails for want of it."""
+    gone = not RunDirectory(root).plan.is_dir()
+    if isinstance(error, StorageError) and not gone:
         return error
-    found = storage_fault(root) if isinstance(error, StorageError | LostPeerError) else ""
+    may_be = isinstance(error, StorageError | LostPeerError) or type(error).__name__ == STORE_ERROR
+    found = storage_fault(root) if may_be or (launched and gone) else ""
     return StorageError(found) if found else error
 
 

@@ -84,7 +84,8 @@ class TrainedModel:
         evaluated = self._latest is not None and self._latest.epoch == epochs
         last = self._latest.model_dump() if evaluated and self._latest is not None else {"epoch": epochs}
         if self._own is not None:
-            write_atomically(self.folder / OWN_LAYERS, self._own)
+            with writing(self.folder / OWN_LAYERS):
+                write_atomically(self.folder / OWN_LAYERS, self._own)
         description = {
             "schema_version": SCHEMA_VERSION,
             "layers": [asdict(spec) for spec in self.specs],

@@ -71,9 +71,8 @@ def start_executor(
         # the executor ends with 2 for bad input, as simgnn does
         raise (ConfigError if status == ConfigError.exit_status else BackendError)(f"{command}: {reason}")
     if status != 0:
-        raise BackendError(
-            f"{command}: the executor ended with status {status}; last lines of output:\n" + "\n".join(last)
-        )
+        end = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        raise BackendError(f"{command}: the executor {end}; last lines of output:\n" + "\n".join(last))
 
 
 def start_session(command: Sequence[str], environment: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":

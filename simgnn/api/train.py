@@ -10,11 +10,12 @@ from simgnn.api.experiments import PathLike, load_experiment, path_of
 from simgnn.api.extend import check_resumable
 from simgnn.api.predict import TRACE_EPOCHS, default_cluster, known_profile
 from simgnn.api.results import Run
-from simgnn.errors import ConfigError
+from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment as load
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile.profile import Profile
 from simgnn.locks import locked_folder
+from simgnn.outputs import free_room
 from simgnn.partition.local.shards import shard_artifact
 from simgnn.planner.directory import check_free, write_run_directory
 from simgnn.planner.prepare import Prepared, prepare
@@ -106,10 +107,27 @@ def carry_out(directory: Path, epochs: int, progress: Progress, arguments: Seque
 
         with locked_folder(directory, "--out"):
             start_executor(directory, list(arguments), tell)
+    return read_ended(directory)
+
+
+def read_ended(directory: Path) -> Result:
+    """Read the result of a run that has ended, and draw its trace."""
     run = RunDirectory(directory)
-    result = read_result(run.result)
-    if result.status == "ok":
-        write_perfetto({"measured": directory}, run.perfetto, TRACE_EPOCHS)
+    try:
+        result = read_result(run.result)
+        if result.status == "ok":
+            write_perfetto({"measured": directory}, run.perfetto, TRACE_EPOCHS)
+    except (OSError, ConfigError) as error:
+        if not run.plan.is_dir():
+            raise BackendError(
+                f"run: the run directory {directory} is gone: it was deleted, moved or unmounted when training ended"
+            ) from error
+        if isinstance(error, OSError):
+            raise BackendError(
+                f"run: {run.perfetto} cannot be written ({error.strerror}); {free_room(directory)}. Training has "
+                "ended, and all other files are complete"
+            ) from error
+        raise
     return result
 
 

@@ -55,6 +55,12 @@ def test_a_failure_is_told_with_the_last_words(stand_in: Path, tmp_path: Path) -
         executor_process.start_executor(tmp_path, [], lambda line: None)
 
 
+def test_an_executor_that_was_killed_is_told_so(stand_in: Path, tmp_path: Path) -> None:
+    stand_in.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    with pytest.raises(BackendError, match="the executor was killed by SIGKILL"):
+        executor_process.start_executor(tmp_path, [], lambda line: None)
+
+
 @pytest.mark.parametrize(("status", "kind"), [(1, BackendError), (2, ConfigError)])
 def test_the_reason_that_the_executor_gives_is_the_message(
     status: int, kind: type[SimgnnError], stand_in: Path, tmp_path: Path

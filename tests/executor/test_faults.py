@@ -16,7 +16,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from executor.launch.launcher import Seat, _reason, launch
+from executor.launch.launcher import MEETING, Seat, _reason, launch, run_plan, watch
 from executor.recording.failure import LostPeerError, failure_of, read_failures, write_failure
 from executor.recording.trace import read_part
 from simgnn.errors import BackendError
@@ -88,6 +88,12 @@ def _gone(ranks: list[psutil.Process]) -> bool:
     return not any(r.is_running() and r.status() != psutil.STATUS_ZOMBIE for r in ranks)
 
 
+def _plan(root: Path) -> Any:
+    """As much of a plan as the launcher needs to watch two ranks. Everything lies in ``root``."""
+    (root / "plan").mkdir()
+    return SimpleNamespace(root=root, trace=root, checkpoints=root, ranks=2, threads_per_rank=1, timeout=60.0)
+
+
 def _messages(said: str) -> list[str]:
     return [line for line in said.splitlines() if "executor: error" in line]
 
@@ -152,6 +158,14 @@ def test_ctrl_c_ends_all_ranks(started: Running) -> None:
 def test_ranks_end_with_their_launcher(started: Running) -> None:
     started.process.kill()
     assert _gone(started.ranks)
+
+
+def test_what_a_killed_launcher_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    left = tmp_path / f"{MEETING}1"
+    left.touch()
+    write_failure(tmp_path, 0, LOST)
+    assert run_plan(_plan(tmp_path), [sys.executable, "-c", ""]) == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["plan"]
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
@@ -246,9 +260,20 @@ def test_the_reason_of_the_rank_that_ended_first_wins(
 ) -> None:
     for rank, error in notes.items():
         write_failure(tmp_path, rank, error)
-    plan: Any = SimpleNamespace(trace=tmp_path, checkpoints=tmp_path, ranks=2)
+    plan = _plan(tmp_path)
     running: Any = [Mock(poll=Mock(return_value=code)) for code in codes]
     assert _reason(plan, running, first).startswith(told)
+
+
+def test_a_rank_that_stays_after_the_others_have_ended_is_silent(tmp_path: Path) -> None:
+    """Stopped after the last meeting: no rank waits for it any more, only the launcher."""
+    running: Any = [Mock(poll=Mock(return_value=code)) for code in (0, None)]
+    assert watch(running, 0.1)
+    plan = _plan(tmp_path)
+    said = _reason(plan, running, set())
+    assert said.startswith("other ranks ended more than 60 s (train.timeout) ago; rank 1 did not answer")
+    running[1].poll.return_value = 0
+    assert not watch(running, 0.1)
 
 
 def test_what_gloo_advises_is_left_out() -> None:

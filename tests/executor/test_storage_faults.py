@@ -7,20 +7,25 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 
 from executor.launch.launcher import _reason
 from executor.recording.disk import StorageError, storage_fault, writing
-from executor.recording.failure import LostPeerError, explained, write_failure
+from executor.recording.failure import LostPeerError, explained, failure_of, write_failure
 from executor.world.environment import NO_STORAGE
+from simgnn.api import train
+from simgnn.errors import BackendError
 from tests.executor.forked import ForkedSession
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
+from tools.faults.disturb import mounted
 
 LIMIT_S = 120
 LONG = ["train.epochs=1000000", "train.eval_every=10", "train.checkpoint_every=10", "train.timeout=20"]
@@ -46,17 +51,12 @@ def _messages(said: str) -> list[str]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, with little room."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if not hasattr(os, "geteuid") or os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", folder], capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
+    with ExitStack() as stack:
+        try:
+            disk = stack.enter_context(mounted(tmp_path / "disk", 400 << 10))
+        except BackendError as error:
+            pytest.skip(str(error))
+        yield disk
 
 
 def _grow(folder: Path) -> None:
@@ -133,6 +133,22 @@ def test_an_error_of_writing_tells_file_reason_and_free_bytes_and_removes_the_dr
         raise RuntimeError("other")
 
 
+def test_what_is_lost_after_training_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The picture of a finished run is drawn by the process that started it."""
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    root = _run(tmp_path / "run")
+    monkeypatch.setattr(train, "read_result", lambda path: SimpleNamespace(status="ok"))
+    monkeypatch.setattr(train, "write_perfetto", full)
+    with pytest.raises(BackendError, match=r"trace\.perfetto\.json cannot be written .* bytes are free there"):
+        train.read_ended(root)
+    shutil.rmtree(root)
+    with pytest.raises(BackendError, match=f"the run directory {root} is gone"):
+        train.read_ended(root)
+
+
 @pytest.mark.parametrize("error", [LostPeerError("rank 0: lost contact"), StorageError("cannot be written")])
 def test_every_rank_says_that_the_directory_is_gone_or_the_disk_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -149,6 +165,27 @@ def test_every_rank_says_that_the_directory_is_gone_or_the_disk_full(
     assert str(explained(root, error)).startswith(f"the run directory {root} is gone")
     other = ValueError("a bug")
     assert explained(root, other) is other
+    assert "is gone" in str(explained(root, other, launched=True))
+
+
+@pytest.mark.parametrize("free", [4096, 1 << 30])
+def test_a_rank_that_cannot_write_the_meeting_place_says_that_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    """As in ``--resume`` on a disk that is full still."""
+    root = _run(tmp_path / "run")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    error = torch.distributed.DistStoreError("No space left on device")
+    found = explained(root, failure_of("rank 0", error), launched=True)
+    assert found is error if free > 4096 else "is full; 4,096 bytes are free there" in str(found)
+
+
+def test_the_launcher_says_that_the_directory_is_gone_whatever_its_ranks_say(tmp_path: Path) -> None:
+    """One that was about to read its plan found none: for that it ends with the status of bad input."""
+    root = tmp_path / "run"
+    plan: Any = SimpleNamespace(root=root, trace=root / "trace", checkpoints=root / "checkpoint", ranks=2)
+    running: Any = [Mock(poll=Mock(return_value=code)) for code in (-15, 2)]
+    assert _reason(plan, running, {1}).startswith(f"the run directory {root} is gone")
 
 
 @pytest.mark.parametrize(
