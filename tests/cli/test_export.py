@@ -38,7 +38,7 @@ def test_a_finished_run_is_exported_and_never_replaces_files_unasked(
     assert "layers.0.weight" in load_file(path)
     path.write_bytes(path.read_bytes()[:100])
     assert invoke([*command, "--force"]) == 2
-    assert "last.safetensors cannot be read" in capsys.readouterr().err
+    assert "last.safetensors: not a readable file of weights" in capsys.readouterr().err
 
 
 def test_what_cannot_be_exported_is_refused(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,9 @@ def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", '{"epoch": "x", "ranks": 2, "program_digest": "mine"}', "[1]"])
 def test_a_damaged_note_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "latest.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"latest\.json: not a readable note of a checkpoint .*start without --resume"):
+    with pytest.raises(
+        ConfigError, match=r"latest\.json: not a readable note of a checkpoint .*start without --resume"
+    ):
         find_checkpoint(tmp_path, 2, "mine")
 
 

@@ -1,6 +1,6 @@
 """``python -m tools.mutate_inputs``: damages small valid inputs of every kind, each by a seeded draw, and runs the
-command that reads them. An attempt is fine if it succeeds or refuses the input in words (exit status 0, 2, 3 or 4). Exit
-status 1, a traceback, a signal, more than 60 s or more than 4 GiB of memory are faults.
+command that reads them. An attempt is fine if it succeeds or refuses the input in words (exit status 0, 2, 3 or 4).
+Exit status 1, a traceback, a signal, more than 60 s or more than 4 GiB of memory are faults.
 
 The attempts of a seed are numbered within each kind, whatever else is run: --only KIND:NUMBER repeats one and prints
 what the command said (SIMGNN_DEBUG=1 shows where an exception came from). Inputs of the kinds record, checkpoint, model
@@ -8,6 +8,7 @@ and batches are made by real runs, whose times differ from call to call; --out k
 """
 
 import argparse
+import io
 import os
 import shutil
 import sys
@@ -16,16 +17,18 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from simgnn.cli.main import invoke
 from simgnn.errors import SimgnnError
 from tools.mutate_inputs.attempt import GIB, Limits, Outcome, attempt
 from tools.mutate_inputs.draws import one_of
 from tools.mutate_inputs.graph_inputs import graph_inputs, side_inputs
-from tools.mutate_inputs.inputs import KINDS, Input, environment_of
+from tools.mutate_inputs.inputs import EXPERIMENT, KINDS, MINI_BATCHES, Input, environment_of, new_folder
 from tools.mutate_inputs.mutate import mutate
 from tools.mutate_inputs.recorded_inputs import batch_inputs, run_inputs, statistics_inputs, truth_inputs
 from tools.mutate_inputs.settings_inputs import profile_inputs, suite_inputs, toml_inputs
@@ -82,15 +85,30 @@ def counts(total: int, kinds: Sequence[str]) -> dict[str, int]:
     return {kind: each[kind] for kind in kinds}
 
 
-def try_one(seed: int, number: int, inputs: Sequence[Input], scratch: Path, limits: Limits) -> Tried:
-    """Damage a copy of a drawn input in ``scratch`` and run its command. All draws depend on ``seed``, the kind and
-    ``number`` alone."""
-    kind = inputs[0].kind
-    rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), number])
+def draw(seed: int, number: int, inputs: Sequence[Input]) -> tuple[Input, np.random.Generator]:
+    """Draw an input of a kind, and return the generator of all further draws of this attempt. All of them depend on
+    ``seed``, the kind and ``number`` alone. The first attempts take every input once."""
+    rng = np.random.default_rng([seed, zlib.crc32(inputs[0].kind.encode()), number])
     shares = np.array([source.share for source in inputs])
-    # the first attempts try every input once
     drawn = int(rng.choice(len(inputs), p=shares / shares.sum()))
-    source = inputs[number if number < len(inputs) else drawn]
+    return inputs[number if number < len(inputs) else drawn], rng
+
+
+def check_sound(source: Input, scratch: Path) -> None:
+    """Run the command of an input on undamaged files. Raises :class:`SimgnnError` unless it ends as it should. What is
+    compiled at first use is compiled here, so that no attempt waits for it."""
+    folder = scratch / "sound"
+    shutil.copytree(source.folder, folder, symlinks=True)
+    environment = environment_of(folder, source.environment)
+    outcome = attempt(source.command, folder, environment, scratch / "output.txt", Limits(600.0, cpu_s=600.0))
+    if outcome.status != source.sound:
+        raise SimgnnError(f"{source.name}: simgnn {' '.join(source.command)} ended with status {outcome.status} on "
+                          f"undamaged files:\n{outcome.output}")  # fmt: skip
+    shutil.rmtree(folder)
+
+
+def try_one(source: Input, number: int, rng: np.random.Generator, scratch: Path, limits: Limits) -> Tried:
+    """Damage a copy of an input in ``scratch`` and run its command."""
     folder = scratch / "input"
     shutil.copytree(source.folder, folder, symlinks=True)
     path = one_of(rng, source.damaged_files(folder))
@@ -101,7 +119,7 @@ def try_one(seed: int, number: int, inputs: Sequence[Input], scratch: Path, limi
     environment = environment_of(folder, source.environment)
     outcome = attempt(source.command, folder, environment, scratch / "output.txt", limits)
     if source.scores and outcome.fault == "exit status 1" and "simgnn: " not in outcome.output:
-        outcome = Outcome(outcome.status, "", outcome.seconds, outcome.peak_bytes, outcome.output)
+        outcome = replace(outcome, fault="")
     return Tried(number, source, path.relative_to(folder).as_posix(), told, outcome)
 
 
@@ -109,45 +127,59 @@ def table(tried: Sequence[Tried]) -> str:
     """Format how many attempts of each kind ended with which exit status, as a Markdown table."""
     statuses = sorted({one.outcome.status for one in tried})
     found = Counter((one.source.kind, one.outcome.status) for one in tried)
-    lines = [f"| kind | attempts | {' | '.join(f'exit {status}' for status in statuses)} | faults | longest | memory |"]
-    lines.append("|---" + "|--:" * (len(statuses) + 4) + "|")
+    head = ["kind", "attempts", *(f"exit {status}" for status in statuses), "faults", "longest", "most work", "memory"]
+    lines = [f"| {' | '.join(head)} |"]
+    lines.append("|---" + "|--:" * (len(statuses) + 5) + "|")
     for kind in (*dict.fromkeys(one.source.kind for one in tried), "all"):
         mine = [one for one in tried if kind in (one.source.kind, "all")]
         cells = [sum(count for (name, one), count in found.items() if one == status and kind in (name, "all"))
                  for status in statuses]  # fmt: skip
         faults = sum(bool(one.outcome.fault) for one in mine)
         longest = max(one.outcome.seconds for one in mine)
+        work = max(one.outcome.cpu_s for one in mine)
         most = max(one.outcome.peak_bytes for one in mine) / GIB
         lines.append(f"| {kind} | {len(mine)} | {' | '.join(map(str, cells))} | {faults} | {longest:.0f} s | "
-                     f"{most:.1f} GiB |")  # fmt: skip
+                     f"{work:.0f} s | {most:.1f} GiB |")  # fmt: skip
     return "\n".join(lines)
 
 
-def warm_up() -> None:
-    """Load what most commands need, once for all forks."""
-    # each of these takes a second or more to load
+def warm_up(root: Path) -> None:
+    """Load what most commands need, once for all forks, by two commands in this process."""
+    # these take a second or more to load, and the commands below need none of them
     import simgnn.analysis.compare
-    import simgnn.api.simulate
     import simgnn.api.take_home
     import simgnn.api.train
     import simgnn.report.text
     import simgnn.study.validate.suite_runs  # noqa: F401
 
+    for name, text in (("full", EXPERIMENT), ("batches", f'extends = "distdgl"\n{MINI_BATCHES}')):
+        folder = new_folder(root, "warm", name, {"e.toml": text})
+        said = io.StringIO()
+        with redirect_stdout(said), redirect_stderr(said):
+            status = invoke(("simulate", str(folder / "e.toml")))
+        if status:
+            raise SimgnnError(f"simgnn simulate failed on an undamaged experiment:\n{said.getvalue()}")
+
 
 def run(arguments: argparse.Namespace, root: Path) -> int:
     """Carry out what the command line asks for, in the folder ``root``; return the exit status."""
     began = time.monotonic()
-    limits = Limits()
+    limits = Limits(arguments.seconds)
     only = None if arguments.only is None else _numbered(arguments.only)
     kinds = tuple(arguments.kinds) if only is None else (only[0],)
-    warm_up()
+    warm_up(root)
     inputs = make_inputs(root / "inputs", kinds)
     tried: list[Tried] = []
+    sound: set[str] = set()
     numbers = counts(arguments.count, kinds)
     for kind in kinds:
         for number in range(numbers[kind]) if only is None else (only[1],):
             scratch = Path(tempfile.mkdtemp(prefix=f"{kind}-{number}-", dir=root))
-            one = try_one(arguments.seed, number, inputs[kind], scratch, limits)
+            source, rng = draw(arguments.seed, number, inputs[kind])
+            if source.name not in sound:
+                check_sound(source, scratch)
+                sound.add(source.name)
+            one = try_one(source, number, rng, scratch, limits)
             tried.append(one)
             if one.outcome.fault or only is not None:
                 _tell(one, arguments.seed, only is not None)
@@ -188,6 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=23, help="of all draws (default 23)")
     parser.add_argument("--count", type=int, default=3000, help="attempts over all kinds (default 3000)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="run only these kinds' part of them")
+    parser.add_argument("--seconds", type=float, default=60.0, help="longest time of an attempt (default 60); more for "
+                        "a busy machine: processor time above 60 s counts as a fault in any case")  # fmt: skip
     parser.add_argument("--only", metavar="KIND:NUMBER", help="repeat one attempt")
     parser.add_argument("--out", type=Path, help="new folder that keeps inputs, and the damaged files of faults")
     chosen = parser.parse_args(arguments)

@@ -17,8 +17,8 @@ from tools.mutate_inputs.tree_edits import edited_text
 
 Array = NDArray[Any]
 EXTREMES = (-1, 0, 1, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63), np.nan, np.inf, -np.inf, 1e300, 0.5)
-DTYPES = ("<i8", "<i4", "<u8", "<i2", "|i1", "|u1", "<f4", "<f8", "<f2", ">i8", ">f4", "?", "<c16", "<M8[s]", "<U4", "|S3",
-          "|V8", "O")  # fmt: skip
+DTYPES = ("<i8", "<i4", "<u8", "<i2", "|i1", "|u1", "<f4", "<f8", "<f2", ">i8", ">f4", "?", "<c16", "<M8[s]", "<U4",
+          "|S3", "|V8", "O")  # fmt: skip
 HEADERS = (
     "{'descr': '<i8', 'fortran_order': False, 'shape': (4000000000000000,), }",
     "{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }",
@@ -115,9 +115,8 @@ def _npz(path: Path, rng: Generator) -> str:
     elif what == "remove":
         del arrays[name]
     elif what == "rename":
-        arrays[one_of(rng, (*(key for key in KEYS if len(key) < 1000 and "\0" not in key), f"{name}s"))] = arrays.pop(
-            name
-        )
+        new = one_of(rng, (*(key for key in KEYS if len(key) < 1000 and "\0" not in key), f"{name}s"))
+        arrays[new] = arrays.pop(name)
     elif what == "add":
         arrays[one_of(rng, ("feat", "labels", "weights", "train_mask", "y", "x"))] = arrays[name]
     elif what == "header":
@@ -132,9 +131,8 @@ def _npz(path: Path, rng: Generator) -> str:
     elif what == "twice":
         more[f"{name}.npy"] = _headed(HEADERS[6])
     else:
-        more["feat.npy"] = _headed("{'descr': '|i1', 'fortran_order': False, 'shape': (300000000,), }") + bytes(
-            300_000_000
-        )
+        claimed = "{'descr': '|i1', 'fortran_order': False, 'shape': (300000000,), }"
+        more["feat.npy"] = _headed(claimed) + bytes(300_000_000)
         arrays.pop("feat", None)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as written:
         for key, array in arrays.items():
@@ -154,7 +152,8 @@ class _Code:
 
 
 ODD_OBJECTS: tuple[Any, ...] = (
-    None, 1, -1, 2**70, 1.5, float("nan"), "text", b"bytes", [1, 2], [], {}, {"a": 1}, (1, 2), {1, 2}, [None], True, _Code(),
+    None, 1, -1, 2**70, 1.5, float("nan"), "text", b"bytes", [1, 2], [], {}, {"a": 1}, (1, 2), {1, 2}, [None], True,
+    _Code(),
 )  # fmt: skip
 
 

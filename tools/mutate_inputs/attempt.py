@@ -27,10 +27,12 @@ WATCH_S = 0.05
 
 @dataclass(frozen=True)
 class Limits:
-    """What an attempt may take: wall-clock seconds; bytes of memory of all its processes together."""
+    """What an attempt may take: wall-clock seconds, bytes of memory of all its processes together, and their processor
+    time. On a busy machine wall-clock seconds say little, so that a caller may raise them alone."""
 
     seconds: float = 60.0
     nbytes: int = 4 * GIB
+    cpu_s: float = 60.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Outcome:
     status: int
     fault: str
     seconds: float
+    cpu_s: float
     peak_bytes: int
     output: str
 
@@ -60,10 +63,10 @@ def attempt(
     child = os.fork()
     if child == 0:
         _become(command, folder, environment, output, limits)
-    status, peak, ended = _watch(child, began, limits)
+    status, peak, cpu_s, ended = _watch(child, began, limits)
     seconds = time.monotonic() - began
     text = output.read_text(encoding="utf-8", errors="replace")
-    return Outcome(status, ended or _fault(status, text), seconds, peak, text)
+    return Outcome(status, ended or _fault(status, text), seconds, cpu_s, peak, text)
 
 
 def _become(command: Sequence[str], folder: Path, environment: Mapping[str, str], output: Path, limits: Limits) -> None:
@@ -91,8 +94,8 @@ def _become(command: Sequence[str], folder: Path, environment: Mapping[str, str]
         os._exit(status)
 
 
-def _watch(child: int, began: float, limits: Limits) -> tuple[int, int, str]:
-    """Wait for an attempt; return its exit status, its peak memory, and why it was ended, if it was."""
+def _watch(child: int, began: float, limits: Limits) -> tuple[int, int, float, str]:
+    """Wait for an attempt; return its exit status, peak memory and processor time, and which limit it exceeded."""
     ended, peak = "", 0
     seen: set[psutil.Process] = set()
     handle = os.pidfd_open(child)
@@ -116,7 +119,10 @@ def _watch(child: int, began: float, limits: Limits) -> tuple[int, int, str]:
     peak = max(peak, usage.ru_maxrss * 1024)
     if peak > limits.nbytes and not ended:
         ended = f"took {peak / GIB:.1f} GiB of memory"
-    return os.waitstatus_to_exitcode(raw), peak, ended
+    cpu_s = usage.ru_utime + usage.ru_stime
+    if cpu_s > limits.cpu_s and not ended:
+        ended = f"worked for {cpu_s:.0f} s"
+    return os.waitstatus_to_exitcode(raw), peak, cpu_s, ended
 
 
 def _memory(child: int, seen: set[psutil.Process]) -> int:

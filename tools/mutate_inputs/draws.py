@@ -14,8 +14,9 @@ NUMBERS = (
 )  # fmt: skip
 """Texts in place of a number, in files of text."""
 WORDS = (
-    "", " ", "\0", "a\0b", "x" * 100_000, "../..", "/dev/zero", "~nobody-at-all/x", "ü\u202e", "\ud7ff", "nan", "-1", "#",
-    "'", '"', "\\", "{}", "$SIMGNN_DATA", "$NOWHERE/x", "synthetic:rmat", "stats:", "stats:.", "a:b", "é" * 300, "%s%n",
+    "", " ", "\0", "a\0b", "x" * 100_000, "../..", "/dev/zero", "~nobody-at-all/x", "ü\u202e", "\ud7ff", "nan", "-1",
+    "#", "'", '"', "\\", "{}", "$SIMGNN_DATA", "$NOWHERE/x", "synthetic:rmat", "stats:", "stats:.", "a:b", "é" * 300,
+    "%s%n",
 )  # fmt: skip
 """Values of text."""
 KEYS = ("", "x", "a.b", "a\0b", "ü", "__class__", "k" * 10_000, "0")

@@ -110,8 +110,8 @@ def _ogb(root: Path) -> Iterator[Input]:
         return gzip.compress(_lines(array.reshape(len(array), -1), ",").encode())
 
     split = {f"{part.replace('val', 'valid')}.csv.gz": packed(ids) for part, ids in PARTS.items()}
-    raw = {"edge.csv.gz": packed(PAIRS), "num-node-list.csv.gz": packed(np.array([V])),
-           "node-feat.csv.gz": packed(X), "node-label.csv.gz": packed(Y), "edge-feat.csv.gz": packed(WEIGHTS)}  # fmt: skip
+    raw = {"edge.csv.gz": packed(PAIRS), "num-node-list.csv.gz": packed(np.array([V])), "node-feat.csv.gz": packed(X),
+           "node-label.csv.gz": packed(Y), "edge-feat.csv.gz": packed(WEIGHTS)}  # fmt: skip
     top = "dataset/ogbn_arxiv"
     files = {**{f"{top}/raw/{name}": content for name, content in raw.items()},
              **{f"{top}/split/time/{name}": content for name, content in split.items()}}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The valid inputs that are damaged: a folder of small files each, the command that reads them, and which it damages."""
+"""The valid inputs that are damaged: each a folder of small files, and the command that reads them."""
 
 import os
 import sys
@@ -34,6 +34,7 @@ hidden = 4
 epochs = 2
 
 [cluster]
+hosts = 1
 ranks_per_host = 2
 
 [hardware]
@@ -61,6 +62,7 @@ fanouts = [3, 2]
 epochs = 2
 
 [cluster]
+hosts = 1
 ranks_per_host = 2
 
 [hardware]
@@ -78,6 +80,7 @@ hidden = 4
 epochs = 2
 
 [cluster]
+hosts = 1
 ranks_per_host = 2
 
 [hardware]
@@ -92,7 +95,8 @@ class Input:
     """Valid files in ``folder`` and the ``command`` that reads them there. ``files``: patterns of those that may be
     damaged. ``share``: how often it is drawn, relative to others of its kind. ``unseal``: called on a damaged copy in
     half of the attempts, to renew or remove digests, which would else hide what is behind them. ``scores``: the command
-    judges what it read, so that status 1 may be its verdict."""
+    judges what it read, so that status 1 may be its verdict. ``sound``: exit status on
+    undamaged files."""
 
     kind: str
     name: str
@@ -102,6 +106,7 @@ class Input:
     share: float = 1.0
     unseal: Callable[[Path], None] | None = None
     scores: bool = False
+    sound: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def damaged_files(self, folder: Path) -> list[Path]:

@@ -157,8 +157,10 @@ def suite_inputs(root: Path) -> Iterator[Input]:
     profile = (shipped_folder() / "vm-epyc-2.toml").read_text()
     files = {"s.toml": SUITE, "there/suite.toml": other, "there/profile.toml": profile}
     folder = new_folder(root, "suite", "runs", files)
-    yield Input("suite", "runs", folder, ("validate", "s.toml", "--out", "there"), ("s.toml",), share=3.0)
-    yield Input("suite", "runs-stored", folder, ("validate", "s.toml", "--out", "there"), ("there/suite.toml",))
+    yield Input("suite", "runs", folder, ("validate", "s.toml", "--out", "there"), ("s.toml",), share=3.0, sound=2)
+    yield Input(
+        "suite", "runs-stored", folder, ("validate", "s.toml", "--out", "there"), ("there/suite.toml",), sound=2
+    )
     for name in ("published", "nccl"):
         folder = new_folder(root, "suite", name, {"s.toml": (SUITES / f"{name}.toml").read_text()})
-        yield Input("suite", name, folder, ("validate", "s.toml"), ("s.toml",))
+        yield Input("suite", name, folder, ("validate", "s.toml"), ("s.toml",), sound=2)

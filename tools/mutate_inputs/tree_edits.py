@@ -19,7 +19,8 @@ RAW = "@raw{}@"
 RAW_NUMBERS = ("1e400", "-1e400", "9" * 5000, "-" + "9" * 101, "1e-400", "1e308", "-0.0")
 VALUES: tuple[Any, ...] = (
     0, 1, -1, 3, 2.0, 0.5, -0.5, 5e-324, 2**31, 2**53, 2**63 - 1, 2**63, -(2**63), 10**30, float("nan"), float("inf"),
-    float("-inf"), True, False, [], {}, [[]], [1, 2, 3], [0.5], ["a"], {"a": 1}, {"kind": "none"}, [{}], "7", "auto", "none",
+    float("-inf"), True, False, [], {}, [[]], [1, 2, 3], [0.5], ["a"], {"a": 1}, {"kind": "none"}, [{}], "7", "auto",
+    "none",
 )  # fmt: skip
 
 
@@ -27,8 +28,8 @@ def edit_tree(path: Path, rng: Generator) -> str:
     """Edit one entry of a TOML or JSON file; return what was done."""
     if path.suffix not in (".toml", ".json"):
         raise NoRoomError
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8")
         tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except ValueError as error:  # an earlier edit broke the syntax
         raise NoRoomError from error
