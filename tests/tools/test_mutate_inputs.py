@@ -96,7 +96,9 @@ def test_faults_are_seen(
 ) -> None:
     monkeypatch.setattr(attempt, "invoke", command)
     room = psutil.Process().memory_info().rss + (200 << 20)
-    found = attempt.attempt(("none",), tmp_path, {}, tmp_path / "output.txt", Limits(1.0, room))
+    found = attempt.attempt(
+        ("none",), tmp_path, {}, tmp_path / "output.txt", Limits(1.0 if command is wait else 25.0, room)
+    )
     assert expected in found.fault
     assert bool(found.fault) == bool(expected)
 

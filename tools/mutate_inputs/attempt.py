@@ -80,6 +80,11 @@ def _become(command: Sequence[str], folder: Path, environment: Mapping[str, str]
         printed = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for stream, source in ((0, nothing), (1, printed), (2, printed)):
             os.dup2(source, stream)
+        # the caller may have replaced them, as pytest does
+        sys.stdout, sys.stderr = (
+            os.fdopen(1, "w", errors="backslashreplace"),
+            os.fdopen(2, "w", errors="backslashreplace"),
+        )
         faulthandler.register(signal.SIGUSR1)  # where a hanging attempt is, in its output
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         held = psutil.Process().memory_info().vms

@@ -27,7 +27,8 @@ X: Array = RNG.normal(size=(V, F)).astype(np.float32).round(3)
 Y: Array = np.arange(V) % C
 PARTS = {"train": np.arange(0, 12), "val": np.arange(12, 18), "test": np.arange(18, 24)}
 MASKS = {f"{part}_mask": np.isin(np.arange(V), ids) for part, ids in PARTS.items()}
-NAMES = [f"v{k}" for k in range(V)]
+ORDER: Array = RNG.permutation(V)
+IDS: Array = RNG.permutation(V) + 100
 BARE = "stand_in_features = 4\nclasses = 3\n"
 """Options of a graph without features and labels."""
 
@@ -140,7 +141,7 @@ def _ogb(root: Path) -> Iterator[Input]:
 def side_inputs(root: Path) -> Iterator[Input]:
     """Make inputs of an edge list with features, labels, splits, ids and weights in files of their own."""
     people = "id,age,posts,team,split\n" + "".join(
-        f"v{k},{X[k, 0]},{k % 7},team {Y[k]},{('train', 'val', 'test')[k % 3]}\n" for k in RNG.permutation(V)
+        f"v{k},{X[k, 0]},{k % 7},team {Y[k]},{('train', 'val', 'test')[k % 3]}\n" for k in ORDER
     )
     named = {"edges.csv": "source,target,weight\n" + "".join(
         f"v{u},v{v},{w}\n" for (u, v), w in zip(PAIRS, WEIGHTS, strict=True))}  # fmt: skip
@@ -159,14 +160,13 @@ def side_inputs(root: Path) -> Iterator[Input]:
     listed = 'splits = { train = "split/train.csv", validation = "split/val.npy", test = "split/test.npy" }\n'
     yield _of(root, "split-files", "edges.tsv", {**plain, "x.npy": x, "y.npy": y, **parts}, both + listed, kind="side",
               command=("run", "e.toml", "--prepare", "--out", "prepared"))  # fmt: skip
-    ids = RNG.permutation(V) + 100
     vectors = pa.array(X.tolist(), pa.list_(pa.float32(), F))
     venues = pa.array([f"venue {value}" if value else None for value in Y])
     tables = {
         "cites.parquet": _parquet(
             pa.table({"citing": PAIRS[:, 0] + 100, "cited": PAIRS[:, 1] + 100, "weight": WEIGHTS})
         ),
-        "papers.parquet": _parquet(pa.table({"paper": ids, "vector": vectors, "venue": venues})),
+        "papers.parquet": _parquet(pa.table({"paper": IDS, "vector": vectors, "venue": venues})),
     }
     columns = 'source_column = "citing"\ntarget_column = "cited"\nid_column = "paper"\nlabel_column = "venue"\n'
     of_papers = 'features = "papers.parquet"\nlabels = "papers.parquet"\n'

@@ -144,19 +144,21 @@ def carry_out(folder: Path, *commands: Sequence[str]) -> None:
 
 
 def in_fork(work: Callable[[], object]) -> None:
-    """Call a function in a process of its own, which may import what attempts must not inherit."""
+    """Call a function in a process of its own, which may import what attempts must not inherit. Raises
+    :class:`SimgnnError` with its traceback if it fails."""
+    ours, theirs = os.pipe()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        status = 1
         try:
             work()
-            status = 0
         except BaseException:
-            traceback.print_exc()
+            os.write(theirs, traceback.format_exc().encode()[-4000:])
         finally:
-            sys.stderr.flush()
-            os._exit(status)
-    _, raw = os.waitpid(child, 0)
-    if raw:
-        raise SimgnnError("an input could not be made")
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as stream:
+        failed = stream.read().decode(errors="replace")
+    os.waitpid(child, 0)
+    if failed:
+        raise SimgnnError(f"an input could not be made:\n{failed}")

@@ -32,6 +32,10 @@ def mutate(path: Path, rng: Generator) -> str:
         except NoRoomError:
             if not path.stat().st_size:
                 break
+        except Exception:
+            if not told:
+                raise
+            break  # the first edit damaged the file, at which libraries may raise anything
     if path.read_bytes() == before:
         return replace_file(path, rng)
     return "; ".join(told)

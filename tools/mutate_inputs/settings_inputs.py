@@ -92,7 +92,7 @@ set.model = { kind = "sage", hidden = 16 }
 name = "here"
 
 [bars]
-median_error = 100.0
+median_error = 1.0
 
 [[sensitivity]]
 primitive = "*"

@@ -31,7 +31,7 @@ def edit_tree(path: Path, rng: Generator) -> str:
     try:
         text = path.read_text(encoding="utf-8")
         tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:  # an earlier edit broke the syntax
+    except (ValueError, RecursionError) as error:  # an earlier edit broke the syntax, or nested it too deep
         raise NoRoomError from error
     changed, told = edited_text(tree, rng, toml=path.suffix == ".toml")
     path.write_text(changed, encoding="utf-8", errors="surrogatepass")
