@@ -13,6 +13,7 @@ import torch
 from executor.recording.disk import LATEST, writing
 from executor.state.context import Pairs, RankContext
 from simgnn.errors import ConfigError
+from simgnn.memory import check_memory
 from simgnn.outside import outside_data
 from simgnn.seal import file_digest
 
@@ -101,6 +102,7 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
     is damaged, changed or of another program."""
     path, remedy = folder / f"epoch-{epoch}" / f"rank-{context.rank}.pt", "start without --resume"
     with outside_data(path, "checkpoint", remedy=remedy, error=ConfigError):
+        check_memory(path.stat().st_size, f"--resume: {path}: reading it", remedy, ConfigError)
         seal = path.with_suffix(DIGEST)  # earlier versions wrote none
         if seal.is_file() and seal.read_text(encoding="utf-8") != file_digest(path):
             raise ConfigError(f"--resume: {path} changed after it was written: {remedy}")

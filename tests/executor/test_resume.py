@@ -185,12 +185,36 @@ def _save(folder: Path) -> None:
     save_checkpoint(folder, 1, "mine", _context(), {}, lambda: None)
 
 
+@pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("raw", [b"", b"no checkpoint", b"PK\x03\x04 cut off"])
-def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes, sealed: bool) -> None:
+    """Also one of an earlier version, which wrote no digest beside it."""
     _save(tmp_path)
     assert find_checkpoint(tmp_path, 1, "mine") == 1
-    (tmp_path / "epoch-1" / "rank-0.pt").write_bytes(raw)
+    path = tmp_path / "epoch-1" / "rank-0.pt"
+    assert path.with_suffix(".sha256").is_file()
+    if not sealed:
+        path.with_suffix(".sha256").unlink()
+    path.write_bytes(raw)
     with pytest.raises(ConfigError, match=r"rank-0\.pt.*start without --resume"):
+        load_checkpoint(tmp_path, 1, _context())
+
+
+@pytest.mark.parametrize("state", [[], {}, {"optimizer": 3}, {"optimizer": {"flat": "text"}}])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, state: object) -> None:
+    _save(tmp_path)
+    path = tmp_path / "epoch-1" / "rank-0.pt"
+    path.with_suffix(".sha256").unlink()
+    torch.save(state, path)
+    with pytest.raises(ConfigError, match=r"rank-0\.pt: not a readable checkpoint .*start without --resume"):
+        load_checkpoint(tmp_path, 1, _context())
+
+
+def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    _save(tmp_path)
+    with (tmp_path / "epoch-1" / "rank-0.pt").open("ab") as stream:
+        stream.truncate(2**50)
+    with pytest.raises(ConfigError, match=r"rank-0\.pt: reading it takes about .*start without --resume"):
         load_checkpoint(tmp_path, 1, _context())
 
 
