@@ -83,7 +83,7 @@ def test_arrays_that_are_longer_than_they_say_are_not_whole(tmp_path: Path) -> N
         np.save(path, array)
         assert npy_is_whole(path)
         with path.open("ab") as stream:
-            stream.truncate(2**50)
+            stream.truncate(2**43)
         assert not npy_is_whole(path)
     (tmp_path / "d.npy").write_bytes(b"none")
     with pytest.raises(ValueError, match=r"\S"):
