@@ -33,7 +33,7 @@ def test_damaged_inputs_of_every_kind_are_read_or_refused(capsys: pytest.Capture
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_thousand_damaged_inputs_are_read_or_refused(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seed", "23", "--count", "3000", "--kinds", kind]) == 0, capsys.readouterr().out
+    assert main(["--seed", "23", "--count", "3000", "--check-inputs", "--kinds", kind]) == 0, capsys.readouterr().out
 
 
 def test_attempts_are_divided_among_all_kinds() -> None:

@@ -176,7 +176,7 @@ def run(arguments: argparse.Namespace, root: Path) -> int:
         for number in range(numbers[kind]) if only is None else (only[1],):
             scratch = Path(tempfile.mkdtemp(prefix=f"{kind}-{number}-", dir=root))
             source, rng = draw(arguments.seed, number, inputs[kind])
-            if source.name not in sound:
+            if arguments.check_inputs and source.name not in sound:
                 check_sound(source, scratch)
                 sound.add(source.name)
             one = try_one(source, number, rng, scratch, limits)
@@ -187,6 +187,8 @@ def run(arguments: argparse.Namespace, root: Path) -> int:
                 shutil.move(scratch, root / f"fault-{arguments.seed}-{kind}-{number}")
             else:
                 shutil.rmtree(scratch, ignore_errors=True)
+        done = [one for one in tried if one.source.kind == kind]
+        print(f"{kind}: {len(done)} attempts, {sum(bool(one.outcome.fault) for one in done)} faults", flush=True)
     print(f"\nseed {arguments.seed}, {len(tried)} attempts, {time.monotonic() - began:.0f} s\n\n{table(tried)}")
     return int(any(one.outcome.fault for one in tried))
 
@@ -223,6 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="longest time of an attempt (default 60); more for "
                         "a busy machine: processor time above 60 s counts as a fault in any case")  # fmt: skip
     parser.add_argument("--only", metavar="KIND:NUMBER", help="repeat one attempt")
+    parser.add_argument("--check-inputs", action="store_true", help="first run each command on undamaged files")
     parser.add_argument("--out", type=Path, help="new folder that keeps inputs, and the damaged files of faults")
     chosen = parser.parse_args(arguments)
     try:
