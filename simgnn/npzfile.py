@@ -41,6 +41,13 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
     return np.array(array)
 
 
+def npy_is_whole(path: Path) -> bool:
+    """Return whether an ``.npy`` file is as long as its header declares. Raises ValueError for a file that is none."""
+    array = read_npy(path, mapped=True)
+    held = path.stat().st_size
+    return array.offset + array.nbytes == held if isinstance(array, np.memmap) else held <= HEADER_BYTES
+
+
 def read_npz(path: Path, report: Callable[[int], Any] = lambda done: None) -> dict[str, NDArray[Any]]:
     """Read all arrays of an ``.npz`` archive without pickle. ``report`` is called with how many bytes of the file have
     been read. Raises ValueError with a reason if it cannot be read, and :class:`~simgnn.errors.GraphError` if it does

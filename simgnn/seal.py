@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import ConfigError
+from simgnn.memory import check_memory
 from simgnn.outside import outside_data
 from simgnn.tomlfile import write_atomically
 
@@ -35,9 +36,13 @@ def digests_of(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
 
 
 def check_digests(folder: Path, digests: Mapping[str, str], remedy: str) -> None:
-    """Raise :class:`ConfigError` if a file of ``folder`` is missing or does not match ``digests``. The message ends
-    with ``remedy``, which says what to do."""
-    found = digests_of(folder, [folder / name for name in digests])
+    """Raise :class:`ConfigError` if a file of ``folder`` is missing, does not match ``digests``, or is larger than the
+    memory. The message ends with ``remedy``, which says what to do."""
+    paths = [folder / name for name in digests]
+    for path in paths:
+        if path.is_file():  # what is larger than the memory is not what was written, and reading it may take hours
+            check_memory(path.stat().st_size, f"{path}: reading it", remedy, ConfigError)
+    found = digests_of(folder, paths)
     changed = sorted(name for name, digest in digests.items() if found.get(name) != digest)
     if changed:
         more = f" and {len(changed) - 3} more files" if len(changed) > 3 else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simgnn.npzfile import read_npy, read_npz
+from simgnn.npzfile import npy_is_whole, read_npy, read_npz
 
 
 def header(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
@@ -75,3 +75,16 @@ def test_an_empty_array_is_read_and_an_archive_by_its_name_is_refused(tmp_path: 
         np.savez(stream, one=np.arange(3))
     with pytest.raises(ValueError, match="archive"):
         read_npy(path)
+
+
+def test_arrays_that_are_longer_than_they_say_are_not_whole(tmp_path: Path) -> None:
+    for name, array in (("a", np.arange(99)), ("b", np.zeros(0)), ("c", np.asfortranarray(np.ones((9, 40))))):
+        path = tmp_path / f"{name}.npy"
+        np.save(path, array)
+        assert npy_is_whole(path)
+        with path.open("ab") as stream:
+            stream.truncate(2**43)
+        assert not npy_is_whole(path)
+    (tmp_path / "d.npy").write_bytes(b"none")
+    with pytest.raises(ValueError, match=r"\S"):
+        npy_is_whole(tmp_path / "d.npy")

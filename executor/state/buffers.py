@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from simgnn.errors import BackendError
+from simgnn.errors import ConfigError
 from simgnn.program.ops import Access, Buffer
 from simgnn.program.program import Program, Template, carried, remembered
 from simgnn.program.sizes import Column, Decision, Size
@@ -156,7 +156,7 @@ class BufferStore:
         }
         for key, value in state.items():
             if key not in slots:
-                raise BackendError(
+                raise ConfigError(
                     f"the checkpoint holds a buffer '{key}' that the program does not have: it belongs to another "
                     "program; start without --resume"
                 )

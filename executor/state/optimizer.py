@@ -7,7 +7,7 @@ import torch
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from simgnn.errors import BackendError
+from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
 
 
@@ -97,7 +97,7 @@ class FlatOptimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if state["flat"].shape != self.flat.shape:
-            raise BackendError(
+            raise ConfigError(
                 f"the checkpoint holds {state['flat'].numel()} parameters, this model has {self.flat.numel()}: "
                 "it belongs to another experiment; start without --resume"
             )

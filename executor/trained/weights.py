@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from simgnn.errors import ConfigError
+from simgnn.outside import outside_data
 from simgnn.record.trained import Trained
 
 LAYERS = "layers."
@@ -15,10 +15,8 @@ LAYERS = "layers."
 def read_weights(trained: Trained) -> dict[str, torch.Tensor]:
     """Return the tensors of a trained model by name. Raises :class:`ConfigError` unless they are those that
     ``model.json`` lists."""
-    try:
+    with outside_data(trained.weights, "file of weights", remedy="copy the run's directory again", error=ConfigError):
         found = load_file(trained.weights)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{trained.weights} cannot be read ({error}); copy the run's directory again") from error
     shapes = {name: list(value.shape) for name, value in found.items()}
     if shapes != trained.described.weights:
         wrong = sorted(

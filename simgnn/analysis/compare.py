@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from simgnn.errors import ConfigError
+from simgnn.outside import outside_data
 from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS
 from simgnn.program.program import EVALUATE
-from simgnn.record.batches import batches_that_differ
+from simgnn.record.batches import BATCHES_SCHEMA, batches_that_differ
 from simgnn.record.energy import EnergyFigure, sum_of, why_unknown
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, read_table
@@ -341,7 +342,11 @@ def _batches_differ(first: RunDirectory, second: RunDirectory) -> int | None:
             f"{lacking[0].batches}: file not found, but the other directory has a record of mini-batches. "
             "Simulate or run again."
         )
-    return batches_that_differ(read_table(first.batches), read_table(second.batches))
+    tables = []
+    for run in (first, second):
+        with outside_data(run.batches, "table of batches", remedy="simulate or run again", error=ConfigError):
+            tables.append(read_table(run.batches).cast(BATCHES_SCHEMA))
+    return batches_that_differ(*tables)
 
 
 def _cautions(runs: tuple[RunDirectory, RunDirectory], results: tuple[Result, Result]) -> list[str]:

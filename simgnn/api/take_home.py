@@ -18,6 +18,7 @@ from simgnn.graph.load import with_centred_features
 from simgnn.limits import MAX_RANKS
 from simgnn.model.user_layer import user_shape
 from simgnn.outputs import check_output_file, make_parent
+from simgnn.outside import outside_data
 from simgnn.partition.local.shards import shard_artifact
 from simgnn.planner.directory import write_run_directory
 from simgnn.planner.edge_weights import check_weights
@@ -38,6 +39,7 @@ from simgnn.record.trained import (
 from simgnn.tomlfile import deep_merge, load_toml, parse_override
 
 MODULE, TABLE = ".py", ".parquet"
+COPY = "copy the run's directory again"
 
 
 def which_weights(text: str) -> Which:
@@ -97,9 +99,11 @@ def infer_run(
     if not 1 <= ranks <= MAX_RANKS:
         raise ConfigError(f"--ranks: got {ranks}, expected 1..{MAX_RANKS}")
     trained = open_trained(run, which)
-    described, stated = trained.described, load_toml(RunDirectory(run).experiment)
-    table = _graph_table(stated["graph"], source, overrides)
-    experiment = inference_experiment(stated, table, described.layers[0].function, ranks)
+    described, recorded = trained.described, RunDirectory(run).experiment
+    stated = load_toml(recorded)
+    with outside_data(recorded, "record of an experiment", remedy=COPY, error=ConfigError):
+        table = _graph_table(stated["graph"], source, overrides)
+        experiment = inference_experiment(stated, table, described.layers[0].function, ranks)
     find_own_layers(run)
     user_shape(described.kind)  # raises before minutes go into graph and partition
     graph = read_graph(experiment, None, progress)
@@ -178,9 +182,10 @@ def _with_inputs(graph: Graph, trained: Trained, source: str | None) -> Graph:
             f"graph '{graph.name}' has {width} features a vertex, expected {inputs.feature_width}, as the model of "
             f"{trained.root} reads"
         )
-    tensors = load_file(trained.weights)
-    if inputs.centred:
-        graph = with_centred_features(graph, graph.name, tensors[FEATURE_MEAN])
+    with outside_data(trained.weights, "file of weights", remedy=COPY, error=ConfigError):
+        tensors = load_file(trained.weights)
+        if inputs.centred:
+            graph = with_centred_features(graph, graph.name, tensors[FEATURE_MEAN])
     if not inputs.vector_width:
         return graph
     if source is not None:
@@ -190,4 +195,5 @@ def _with_inputs(graph: Graph, trained: Trained, source: str | None) -> Graph:
         )
     features: Any = graph.features
     rows = features if isinstance(features, np.ndarray) else features.toarray()
-    return replace(graph, features=np.concatenate((rows, tensors[VERTEX_VECTORS]), axis=1))
+    with outside_data(trained.weights, "file of weights", remedy=COPY, error=ConfigError):
+        return replace(graph, features=np.concatenate((rows, tensors[VERTEX_VECTORS]), axis=1))

@@ -66,13 +66,7 @@ def read_activity(path: Path) -> pa.Table:
             f"--activity: got {path.parent}, which holds no {path.name}, expected the directory of a finished "
             "`simgnn run` with decisions: on several ranks, with freshness.kind other than 'always'."
         )
-    table = read_table(path)
-    if table.schema.remove_metadata() != ACTIVITY_SCHEMA:
-        raise ConfigError(
-            f"--activity: {path} has the columns {', '.join(table.column_names)}, expected "
-            f"{', '.join(ACTIVITY_SCHEMA.names)}. Another version of simgnn wrote it: run the experiment again."
-        )
-    return table
+    return read_table(path, ACTIVITY_SCHEMA)
 
 
 def decisions_of(table: pa.Table, ranks: int, steps: int = 1) -> dict[str, IntArray]:

@@ -37,8 +37,13 @@ def test_a_finished_run_is_exported_and_never_replaces_files_unasked(
     path = run / "model" / "last.safetensors"
     assert "layers.0.weight" in load_file(path)
     path.write_bytes(path.read_bytes()[:100])
-    assert invoke([*command, "--force"]) == 2
-    assert "last.safetensors cannot be read" in capsys.readouterr().err
+    scores = ["infer", str(run), "--out", str(tmp_path / "scores.parquet")]
+    for words in ([*command, "--force"], scores):
+        assert invoke(words) == 2
+        assert "last.safetensors: not a readable file of weights" in capsys.readouterr().err
+    (run / "experiment.toml").write_text("seed = 3\n")
+    assert invoke(scores) == 2
+    assert "experiment.toml: not a readable record of an experiment (no entry 'graph')" in capsys.readouterr().err
 
 
 def test_what_cannot_be_exported_is_refused(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

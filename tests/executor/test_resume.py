@@ -153,7 +153,7 @@ def test_a_cosine_whose_epochs_would_change_is_not_gone_on_with(tmp_path: Path) 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
     plan = RunPlan.open(prepared_run(small_graph(), tmp_path / "run", 1))
-    with pytest.raises(BackendError, match=r"--resume: there is no complete checkpoint in .*checkpoint_every"):
+    with pytest.raises(ConfigError, match=r"--resume: there is no complete checkpoint in .*checkpoint_every"):
         find_checkpoint(plan.checkpoints, 1, plan.digest)
 
 
@@ -161,14 +161,16 @@ def test_a_checkpoint_of_another_program_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     os.makedirs(folder)
     (folder / "latest.json").write_text(json.dumps({"epoch": 3, "ranks": 2, "program_digest": "other"}))
-    with pytest.raises(BackendError, match="belongs to another program"):
+    with pytest.raises(ConfigError, match="belongs to another program"):
         find_checkpoint(folder, 2, "mine")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"epoch": "x", "ranks": 2, "program_digest": "mine"}', "[1]"])
 def test_a_damaged_note_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "latest.json").write_text(text)
-    with pytest.raises(BackendError, match=r"--resume: .*latest\.json cannot be read .*start without --resume"):
+    with pytest.raises(
+        ConfigError, match=r"latest\.json: not a readable note of a checkpoint .*start without --resume"
+    ):
         find_checkpoint(tmp_path, 2, "mine")
 
 
@@ -185,12 +187,36 @@ def _save(folder: Path) -> None:
     save_checkpoint(folder, 1, "mine", _context(), {}, lambda: None)
 
 
+@pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("raw", [b"", b"no checkpoint", b"PK\x03\x04 cut off"])
-def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, raw: bytes, sealed: bool) -> None:
+    """Also one of an earlier version, which wrote no digest beside it."""
     _save(tmp_path)
     assert find_checkpoint(tmp_path, 1, "mine") == 1
-    (tmp_path / "epoch-1" / "rank-0.pt").write_bytes(raw)
-    with pytest.raises(BackendError, match=r"--resume: .*rank-0\.pt cannot be read.*start without --resume"):
+    path = tmp_path / "epoch-1" / "rank-0.pt"
+    assert path.with_suffix(".sha256").is_file()
+    if not sealed:
+        path.with_suffix(".sha256").unlink()
+    path.write_bytes(raw)
+    with pytest.raises(ConfigError, match=r"rank-0\.pt.*start without --resume"):
+        load_checkpoint(tmp_path, 1, _context())
+
+
+@pytest.mark.parametrize("state", [[], {}, {"optimizer": 3}, {"optimizer": {"flat": "text"}}])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, state: object) -> None:
+    _save(tmp_path)
+    path = tmp_path / "epoch-1" / "rank-0.pt"
+    path.with_suffix(".sha256").unlink()
+    torch.save(state, path)
+    with pytest.raises(ConfigError, match=r"rank-0\.pt: not a readable checkpoint .*start without --resume"):
+        load_checkpoint(tmp_path, 1, _context())
+
+
+def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    _save(tmp_path)
+    with (tmp_path / "epoch-1" / "rank-0.pt").open("ab") as stream:
+        stream.truncate(2**43)
+    with pytest.raises(ConfigError, match=r"rank-0\.pt: reading it takes about .*start without --resume"):
         load_checkpoint(tmp_path, 1, _context())
 
 

@@ -58,7 +58,11 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds no activity\.parquet"):
         read_activity(tmp_path / "activity.parquet")
     write_table(pa.table({"epoch": [1]}), tmp_path / "activity.parquet")
-    with pytest.raises(ConfigError, match="Another version"):
+    with pytest.raises(ConfigError, match="another version"):
+        read_activity(tmp_path / "activity.parquet")
+    nulls = table((0, 0, "a/f/rows", 0, 1, 5)).set_column(7, "value", pa.array([None], pa.int64()))
+    write_table(nulls, tmp_path / "activity.parquet")
+    with pytest.raises(ConfigError, match="column 'value' has cells that are empty"):
         read_activity(tmp_path / "activity.parquet")
 
 

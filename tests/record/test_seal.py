@@ -33,3 +33,12 @@ def test_a_broken_seal_is_rejected(text: str, tmp_path: Path) -> None:
     (tmp_path / SEAL).write_text(text)
     with pytest.raises(ConfigError, match=SEAL):
         check_seal(tmp_path, "run again")
+
+
+def test_a_file_larger_than_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    seal_folder(tmp_path, [tmp_path / "a"])
+    with (tmp_path / "a").open("ab") as stream:
+        stream.truncate(2**43)
+    with pytest.raises(ConfigError, match=r"a: reading it takes about .* run again"):
+        check_seal(tmp_path, "run again")

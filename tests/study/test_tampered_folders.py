@@ -41,6 +41,12 @@ def test_a_freeze_of_another_schema_is_rejected(key: str, kept: Path) -> None:
         rescore(kept, Pretended())
 
 
+def test_a_freeze_that_is_no_text_is_rejected(kept: Path) -> None:
+    (kept / "frozen.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(ConfigError, match=r"frozen\.json: not a readable JSON file"):
+        rescore(kept, Pretended())
+
+
 def test_every_frozen_file_that_changed_or_went_missing_is_named(kept: Path) -> None:
     names = json.loads((kept / "frozen.json").read_text())["digests"]
     assert {"suite.toml", "predictions.parquet", "profile.toml", "stats/index.toml"} < names.keys()

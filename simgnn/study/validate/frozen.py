@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from simgnn.errors import ConfigError
 from simgnn.hardware.profile.profile import load_profile
+from simgnn.outside import outside_data
 from simgnn.schema_faults import validated
 from simgnn.seal import check_digests, check_seal
 from simgnn.study.cases import Case
@@ -30,7 +31,8 @@ class Frozen(BaseModel):
 
 def check_frozen(folder: TruthFolder) -> Frozen:
     """Load ``frozen.json`` of a folder. Raises :class:`ConfigError` if a frozen file has changed."""
-    frozen = validated(Frozen, folder.frozen.read_text(), folder.frozen)
+    with outside_data(folder.frozen, "JSON file", remedy="start over in a new folder", error=ConfigError):
+        frozen = validated(Frozen, folder.frozen.read_text(encoding="utf-8"), folder.frozen)
     check_digests(folder.root, frozen.digests, START_OVER)
     return frozen
 
