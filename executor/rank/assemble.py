@@ -17,6 +17,8 @@ from executor.state.task import Task, load_task
 from executor.state.warmup import warm_up
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
+from simgnn.emit.batches.on_rank import carried_out
+from simgnn.emit.drawn_rows import KeepEdges
 from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.local.shards import Shard
 from simgnn.partition.local.vertex_cut import RankGraph
@@ -58,6 +60,7 @@ def _full_graph_context(
         task=task,
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
+        resources=carried_out(KeepEdges, lambda context, kept: (network.kept_halo(kept),)),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
     )

@@ -74,8 +74,16 @@ class ProgramBuilder:
         """Declare memory that the executor fills once and keeps: the sum of (rows, bytes of a row)."""
         self.kept[name] = Scratch(tuple(Term(rows, row_bytes) for rows, row_bytes in terms))
 
+    def listed(self, route: str | None) -> list[str]:
+        """Return the buffer of a route's local rows if these differ by turn, for ops that read them; else nothing."""
+        found = self.routes[route].listed if route in self.routes else ""
+        return [found] if found else []
+
     def keep_rows_of(self, route: str, rows: Size) -> None:
-        """Declare the memory of a route's list of local rows (int64): ``rows`` on each rank."""
+        """Declare the memory of a route's list of local rows (int64): ``rows`` on each rank. A list that differs by
+        turn is a buffer of the program."""
+        if self.listed(route):
+            return
         self.keep(f"rows of route {route}", (rows, ITEM_BYTES["int64"]))
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:

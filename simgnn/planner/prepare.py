@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simgnn.emit.sums.drawn import ROW_EDGES
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
@@ -18,6 +19,7 @@ from simgnn.planner.from_statistics import STATISTICS as STATISTICS
 from simgnn.planner.from_statistics import from_statistics
 from simgnn.planner.from_statistics import with_default_cluster as with_default_cluster
 from simgnn.planner.make_plan import Planned, check_trains, plan
+from simgnn.program.sizes import IntArray
 from simgnn.progress import SILENT, Progress
 from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import load_sizes
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
     from simgnn.partition.store import PartitionArtifact
     from simgnn.planner.batch_sizes import PreparedBatches
+
+
+KEPT_EDGES = "edges of drawn rows (expected numbers)"
+"""What a plan for a statistics file estimates if halo rows are drawn: its edges are not known row by row."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ def prepare(
                 raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
             experiment, stats = from_statistics(experiment, base)
             if experiment.sampling is None:
-                return Prepared(experiment, stats, plan(experiment, stats))
+                estimated = (KEPT_EDGES,) if experiment.freshness.draws_rows else ()
+                return Prepared(experiment, stats, plan(experiment, stats), estimated=estimated)
             return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
         check_cache(cache)
         sampling = experiment.sampling
@@ -84,6 +91,8 @@ def prepare(
         artifact = obtain_partition(experiment, graph, cache, progress)
         stats = artifact.stats
         if sampling is None:
+            if experiment.freshness.draws_rows:
+                stats = replace(stats, tables={**stats.tables, ROW_EDGES: halo_row_edges(artifact)})
             return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
         # Numba: loaded when a graph is prepared
         from simgnn.planner.batch_sizes import prepare_batches
@@ -93,6 +102,15 @@ def prepare(
         resolved = experiment.model_copy(update={"placement": batches.placement})
         stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
         return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
+
+
+def halo_row_edges(artifact: "PartitionArtifact") -> IntArray:
+    """Count the local edges from each halo row of all ranks, rank after rank: the table ``ROW_EDGES``."""
+    found = [np.zeros(0, np.int64)]
+    for rank in range(artifact.ranks):
+        csr = artifact.local(rank).csr
+        found.append(np.bincount(csr.indices, minlength=csr.columns)[csr.rows :])
+    return np.concatenate(found)
 
 
 def read_graph(experiment: Experiment, base: Path | None = None, progress: Progress = SILENT) -> "Graph":
