@@ -41,6 +41,11 @@ class DrawRows(Action["DrawsRows"]):
 
     calls = "drawn"
 
+    def __init__(self, owner: "DrawsRows", codec: Codec) -> None:
+        super().__init__(owner, codec)
+        none = np.zeros(0, np.int64)
+        owner.drawn(0, 0, none, none, none)  # compiled before the run
+
     def run(self, context: PolicyContext, *_: Array) -> tuple[Array, ...]:
         """Return what ``LISTED``, ``KEPT`` and, where the op writes them, ``FACTORS`` and ``IDS`` hold: int64 [l] and
         [m], floats [m, 1], int64 [l]."""
@@ -65,10 +70,9 @@ class CheckIds(Action["DrawsRows"]):
     def run(self, context: PolicyContext, told: Array, kept: Array) -> tuple[Array, ...]:
         """Return ``kept``. Raises :class:`PolicyError` if an owner has drawn other rows."""
         xp, received = array_namespace(kept), np.array(context.receive, np.int64)
-        begins = xp.asarray(np.cumsum(received) - received, device=device(kept))
-        own = kept - pick_rows(
-            begins, xp.searchsorted(begins + xp.asarray(received, device=device(kept)), kept, side="right")
-        )
+        ends = xp.asarray(np.cumsum(received), device=device(kept))
+        begins = ends - xp.asarray(received, device=device(kept))
+        own = kept - pick_rows(begins, xp.searchsorted(ends, kept, side="right"))
         if bool(xp.any(xp.reshape(told, (-1,)) != own)):
             raise PolicyError(
                 f"rank {context.rank} draws other halo rows in epoch {context.epoch + 1} than their owners sent: this "

@@ -19,7 +19,6 @@ from simgnn.planner.from_statistics import STATISTICS as STATISTICS
 from simgnn.planner.from_statistics import from_statistics
 from simgnn.planner.from_statistics import with_default_cluster as with_default_cluster
 from simgnn.planner.make_plan import Planned, check_trains, plan
-from simgnn.program.sizes import IntArray
 from simgnn.progress import SILENT, Progress
 from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import load_sizes
@@ -89,10 +88,8 @@ def prepare(
         graph = read_graph(experiment, base, progress)
         check_weights(experiment, graph)
         artifact = obtain_partition(experiment, graph, cache, progress)
-        stats = artifact.stats
+        stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
         if sampling is None:
-            if experiment.freshness.draws_rows:
-                stats = replace(stats, tables={**stats.tables, ROW_EDGES: halo_row_edges(artifact)})
             return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
         # Numba: loaded when a graph is prepared
         from simgnn.planner.batch_sizes import prepare_batches
@@ -104,13 +101,16 @@ def prepare(
         return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
 
 
-def halo_row_edges(artifact: "PartitionArtifact") -> IntArray:
-    """Count the local edges from each halo row of all ranks, rank after rank: the table ``ROW_EDGES``."""
+def full_graph_stats(experiment: Experiment, artifact: "PartitionArtifact") -> PartitionStats:
+    """Return the statistics of a partition from which training on the full graph is planned. If halo rows are drawn,
+    they hold the local edges from each halo row of all ranks, rank after rank: the table ``ROW_EDGES``."""
+    if not experiment.freshness.draws_rows:
+        return artifact.stats
     found = [np.zeros(0, np.int64)]
     for rank in range(artifact.ranks):
         csr = artifact.local(rank).csr
         found.append(np.bincount(csr.indices, minlength=csr.columns)[csr.rows :])
-    return np.concatenate(found)
+    return replace(artifact.stats, tables={**artifact.stats.tables, ROW_EDGES: np.concatenate(found)})
 
 
 def read_graph(experiment: Experiment, base: Path | None = None, progress: Progress = SILENT) -> "Graph":

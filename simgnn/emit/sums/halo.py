@@ -104,13 +104,12 @@ class HaloSums:
         gradients, writes, halo = {target: source}, [target], self._halo(layer)
         if self.divides(layer):
             self.divided.backward(layer, source, halo, target)
-            self.give_back(layer, f"d/{halo}", target, layer.prepared_width)
-            return
-        if self.exchanges:
-            self.segments.builder.buffer(f"d/{halo}", self.halo.halo_rows, layer.prepared_width)
-            gradients[f"d/{halo}"] = halo
-            writes.append(f"d/{halo}")
-        self.segments.aggregate_backward(layer, writes, gradients)
+        else:
+            if self.exchanges:
+                self.segments.builder.buffer(f"d/{halo}", self.halo.halo_rows, layer.prepared_width)
+                gradients[f"d/{halo}"] = halo
+                writes.append(f"d/{halo}")
+            self.segments.aggregate_backward(layer, writes, gradients)
         if self.moves(layer):
             self.give_back(layer, f"d/{halo}", target, layer.prepared_width)
 
