@@ -62,7 +62,7 @@ class HaloSums:
 
     def fetch_inputs(self) -> None:
         """Emit the arrival of the halo's input rows, once or (resent) in every epoch. Sparse rows travel as bytes."""
-        if not self.exchanges or self.rows != "input":
+        if not self.exchanges or self.rows != "input" or not self.fetched_in:
             return
         layer = self.segments.model.layers[0]
         if layer.sparse_input:

@@ -1,0 +1,228 @@
+"""Training on sampled halo rows is what a plain PyTorch script computes with the same sample, whatever the schedule; with
+all rows it is vanilla, to the last bit; and program, simulation, executor and transport count the same bytes."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from executor.layers import build_layers
+from executor.state.plan import RunPlan
+from simgnn.policy import METRICS, Metrics
+from simgnn.program.kinds import OpKind
+from simgnn.program.program import EVALUATE, Turn
+from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.sim.simulate import simulate
+from tests.equality.block_runs import told
+from tests.equality.cases import Case
+from tests.equality.conftest import Bench
+from tests.equality.counting import (
+    counted_pairs,
+    counted_rows,
+    differences,
+    pair_bytes,
+    planned_calls,
+    planned_pairs,
+    planned_rows,
+    turns_of,
+)
+from tests.executor.harness import run_ranks
+from tests.executor.runs import prepared_run, small_graph, train_in_process
+from tests.sampled_reference import SampledReference, count_of, train_sampled_reference
+from tests.sim.worlds import machine
+
+EPOCHS, RANKS = 5, 3
+SAMPLED = ("freshness.kind=boundary-sampling",)
+TRANSFORMED, INPUT = "communication.rows=transformed", "communication.rows=input"
+CASES = {
+    "gcn": ("model.kind=gcn", "model.layers=3", TRANSFORMED, "freshness.p=0.4"),
+    "gcn, inputs": ("model.kind=gcn", INPUT, "model.order=aggregate-first", "freshness.p=0.4"),
+    "sage, copies": ("model.kind=sage", INPUT, "freshness.p=0.2", "partition.kind=metis"),
+    "sage, kept inputs": ("model.kind=sage", "freshness.p=0.2", "partition.kind=metis", "freshness.cache_features=true"),
+    "gin": ("model.kind=gin", "model.layers=3", "model.dropout=0.5", "freshness.p=0.3"),
+    "gat": ("model.kind=gat", "model.layers=3", "model.heads=2", TRANSFORMED, "freshness.p=0.4"),
+    "gat, inputs": ("model.kind=gat", INPUT, "freshness.p=0.4", "partition.kind=metis"),
+    "bernoulli": ("model.kind=gcn", "freshness.p=0.4", "freshness.sampling=bernoulli", "freshness.send_indices=true"),
+    "isolated": ("model.kind=sage", TRANSFORMED, "freshness.p=0"),
+}
+ORDERS = (("bsp", "bsp", None), ("pipelined", "pipelined", None), ("random order", "pipelined", 7))
+Found = tuple[Path, dict[str, list[list[dict[str, Any]]]]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each rank returned of each case, by schedule; and the folder of the runs."""
+    root, results = tmp_path_factory.mktemp("sampled"), {}
+    for name, kind, seed in ORDERS:
+        common = (*SAMPLED, "train.eval_every=2", f"schedule.kind={kind}")
+        folders = [
+            str(prepared_run(small_graph(), root / f"{name}-{case}", RANKS, *common, *settings))
+            for case, settings in CASES.items()
+        ]
+        results[name] = run_ranks(RANKS, train_in_process, root / f"ranks-{name}", folders, seed, joined=False)
+    return root, results
+
+
+def _reference(plan: RunPlan, epochs: int = EPOCHS, graph: Any = None) -> SampledReference:
+    layers = build_layers(plan.layers, plan.seed, torch.float64)
+    initial = [{name: value.detach().clone() for name, value in layer.named_parameters()} for layer in layers]
+    policy: Any = plan.policies["freshness"]
+    return train_sampled_reference(
+        small_graph() if graph is None else graph, plan.layers, initial, plan.artifact, epochs, plan.train, plan.seed,
+        policy.p, policy.sampling,
+    )  # fmt: skip
+
+
+def _far(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).norm() / other.norm())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training_is_that_of_one_process_with_the_same_sample(found: Found, case: str) -> None:
+    place, expected = list(CASES).index(case), _reference(RunPlan.open(found[0] / f"bsp-{case}"))
+    for ours in (rank[place] for rank in found[1]["bsp"]):
+        np.testing.assert_allclose(ours["losses"], expected.losses, rtol=1e-10)
+        for one, other in zip(ours["gradients"], expected.gradients, strict=True):
+            assert _far(one, other) < 1e-10
+        assert _far(ours["parameters"], expected.parameters) < 1e-10
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_evaluations_read_all_edges(found: Found, case: str) -> None:
+    graph, expected = small_graph(), _reference(RunPlan.open(found[0] / f"bsp-{case}"))
+    right = expected.scores.argmax(1).numpy() == graph.labels
+    ours = found[1]["bsp"][0][list(CASES).index(case)]["evaluations"][EPOCHS - 1]
+    for split, mask in enumerate((graph.train_mask, graph.validation_mask, graph.test_mask)):
+        counted = Metrics(*ours[split * METRICS : (split + 1) * METRICS])
+        assert (counted.correct, counted.count) == (right[mask].sum(), np.count_nonzero(mask))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_schedule_changes_a_bit(found: Found, case: str) -> None:
+    place = list(CASES).index(case)
+    for ranks in zip(*found[1].values(), strict=True):
+        plain, *others = (rank[place] for rank in ranks)
+        assert plain["serial"]
+        assert not any(other["serial"] for other in others)
+        for other in others:
+            assert other["losses"] == plain["losses"]
+            assert torch.equal(other["parameters"], plain["parameters"])
+            assert case.startswith("gat") or other["evaluations"] == plain["evaluations"]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("order", ["bsp", "pipelined"])
+def test_program_simulation_and_run_count_the_same_bytes(found: Found, order: str, case: str) -> None:
+    folder = found[0] / f"{order}-{case}"
+    program = RunPlan.open(folder).program
+    simulated = simulate(program, machine([0] * RANKS), epochs=EPOCHS, evaluate_every=2)
+    assert not differences(told(simulated.trace), told(read_table(RunDirectory(folder).trace)))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "bernoulli"])
+def test_bytes_are_those_of_the_formulas(found: Found, case: str) -> None:
+    plan = RunPlan.open(found[0] / f"bsp-{case}")
+    policy: Any = plan.policies["freshness"]
+    program, item = plan.program, 8
+    rows = np.zeros((RANKS, RANKS), np.int64)
+    for rank in range(RANKS):
+        for owner, part in plan.local(rank).receive.items():
+            rows[owner, rank] = count_of(policy.p, part.stop - part.start)
+    moved = {}
+    for op in program.templates["steady"].ops:
+        if op.kind is OpKind.EXCHANGE:
+            moved[op.layer, op.phase] = pair_bytes(program, op, Turn(1, 0, "steady"))
+    wanted = {}
+    for layer in plan.layers:
+        takes = layer.width_in if layer.index == 1 and TRANSFORMED not in CASES[case] else layer.prepared_width
+        if layer.index > 1 or not policy.cache_features:
+            wanted[layer.index, "forward"] = rows * takes * item
+        if layer.index > 1 or TRANSFORMED in CASES[case]:
+            wanted[layer.index, "backward"] = rows.T * takes * item
+    assert {key: bytes_.tolist() for key, bytes_ in moved.items()} == {
+        key: bytes_.tolist() for key, bytes_ in wanted.items()
+    }
+
+
+def test_kept_copies_of_inputs_give_the_losses_of_sent_ones(found: Found) -> None:
+    places = [list(CASES).index(case) for case in ("sage, copies", "sage, kept inputs")]
+    sent, kept = (found[1]["bsp"][0][place] for place in places)
+    assert sent["losses"] == kept["losses"]
+    assert torch.equal(sent["parameters"], kept["parameters"])
+
+
+def test_isolated_partitions_send_nothing(found: Found) -> None:
+    trace = read_table(RunDirectory(found[0] / "bsp-isolated").trace)
+    training = trace.filter(trace["step"].to_numpy() >= 0)
+    assert training["bytes_sent"].to_numpy().sum() == 0
+    assert training["messages"].to_numpy().sum() == 0
+
+
+MODELS = {
+    "gcn": ("metis", "model.layers=3", "model.hoist=never"),
+    "sage": ("random", "model.hoist=never", INPUT),
+    "gin": ("metis", "model.hoist=never"),
+    "gat": ("random", "model.heads=2", TRANSFORMED),
+}
+WHOLE = [
+    pytest.param(model, ranks, training, id=f"{model}-{ranks}-{training}", marks=[] if quick else [pytest.mark.slow])
+    for model, ranks, training in product(MODELS, (1, 2, 3, 4), ("float64-adam", "float32-sgd"))
+    for quick in [(model, ranks, training) in (("gcn", 2, "float64-adam"), ("gat", 3, "float64-adam"))]
+]
+
+
+@pytest.mark.parametrize(("model", "ranks", "training"), WHOLE)
+def test_all_rows_are_vanilla(bench: Bench, model: str, ranks: int, training: str) -> None:
+    pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
+    cut, *extra = MODELS[model]
+    # attention adds up in the order of its edge sets, which for vanilla only an overlapping schedule divides
+    alike = ("schedule.kind=pipelined",) if model == "gat" and ranks > 1 else ()
+    ours = Case("communities", model, cut, ranks, training, (*extra, *SAMPLED, "freshness.p=1.0"))
+    others = Case("communities", model, cut, ranks, training, (*extra, *alike))
+    one, other = bench.run(ours), bench.run(others)
+    for mine, theirs in zip(one.ranks, other.ranks, strict=True):
+        assert mine["losses"] == theirs["losses"]
+        assert torch.equal(mine["parameters"], theirs["parameters"])
+    errors = bench.errors(ours)
+    judged = ("losses", "first gradients", *(["parameters"] if training.endswith("sgd") else []))
+    limit = 1e-12 if training.startswith("float64") else 1e-5
+    assert {name: errors[name] for name in judged if errors[name] > limit} == {}
+
+
+COUNTED = [
+    Case("small", "gcn", "metis", 2, "float32-adam", ("freshness.p=0.3", "codec.kind=linear")),
+    Case("small", "sage", "random", 4, "float32-adam", ("freshness.p=0.5", "codec.kind=stochastic", "codec.bits=4")),
+    Case("small", "gcn", "random", 4, "float32-adam", ("freshness.p=0.3", "freshness.sampling=bernoulli")),
+    Case("small", "gin", "metis", 2, "float32-adam", ("freshness.p=0.3", "freshness.send_indices=true")),
+    Case("path", "gcn", "block-row", 4, "float32-adam", ("freshness.p=0.1",)),
+    Case("islands", "sage", "block-row", 4, "float32-adam", ("freshness.p=0.1",)),
+]
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=lambda case: case.name)
+def test_nothing_is_lost_on_the_way(bench: Bench, case: Case) -> None:
+    epochs = 3
+    short = (*SAMPLED, f"train.epochs={epochs}", "train.eval_every=2", "train.learning_rate=0.001", *case.extra)
+    finished = bench.run(Case(case.graph, case.model, case.partition, case.ranks, case.training, short))
+    program, run = finished.plan.program, RunDirectory(finished.folder)
+    turns = turns_of(program, epochs, (1, epochs - 1))
+    simulation = simulate(program, machine([0] * case.ranks), epochs=epochs, evaluate_every=2)
+    planned = planned_rows(program, turns)
+    assert not differences(planned, counted_rows(simulation.trace))
+    assert not differences(planned, counted_rows(read_table(run.trace)))
+    training = planned_pairs(program, [turn for turn in turns if turn.template != EVALUATE])
+    assert not differences(training, counted_pairs(simulation.traffic_table))
+    for rank, result in enumerate(finished.ranks):
+        assert [tuple(call) for call in result["calls"]] == planned_calls(program, turns, rank)
+
+
+def test_coded_samples_train_like_exact_ones(bench: Bench) -> None:
+    """With 8 bits, all rows: the losses of vanilla with the same codec, bit for bit."""
+    ours, other = (
+        bench.run(Case("small", "gcn", "random", 3, "float32-adam", ("codec.kind=stochastic", TRANSFORMED, *more)))
+        for more in ((*SAMPLED, "freshness.p=1.0"), ())
+    )
+    assert ours.ranks[0]["losses"] == other.ranks[0]["losses"]
