@@ -1,6 +1,6 @@
-"""A single-process reference for sums over sampled halo rows: plain PyTorch on dense matrices, one for each epoch, of the
-edges that the ranks keep. It shares dropout masks and the order of halo rows with the executor; which rows are drawn is
-worked out anew, number by number."""
+"""A single-process reference for sums over sampled halo rows: plain PyTorch on dense matrices, one for each epoch, of
+the edges that the ranks keep. It shares dropout masks and the order of halo rows with the executor; which rows are
+drawn is worked out anew, number by number."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,8 +61,8 @@ def sample(seed: int, epoch: int, owner: int, receiver: int, rows: int, p: float
 def kept_matrices(
     graph: Graph, artifact: PartitionArtifact, seed: int, epoch: int, p: float, sampling: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The in-edges of all vertices that an epoch sums over, 0 or 1 [V, V]; and what the row of their source is multiplied
-    by, [V, V]."""
+    """The in-edges of all vertices that an epoch sums over, 0 or 1 [V, V]; and what the row of their source is
+    multiplied by, [V, V]."""
     count = graph.vertices
     kept, scale = (torch.zeros(count, count, dtype=torch.float64) for _ in range(2))
     target = np.repeat(np.arange(count), graph.csr.degrees())

@@ -1,5 +1,5 @@
-"""Training on sampled halo rows is what a plain PyTorch script computes with the same sample, whatever the schedule; with
-all rows it is vanilla, to the last bit; and program, simulation, executor and transport count the same bytes."""
+"""Training on sampled halo rows is what a plain PyTorch script computes with the same sample, whatever the schedule.
+With all rows it is vanilla, to the last bit; program, simulation, executor and transport count the same bytes."""
 
 from itertools import product
 from pathlib import Path
@@ -41,7 +41,12 @@ CASES = {
     "gcn": ("model.kind=gcn", "model.layers=3", TRANSFORMED, "freshness.p=0.4"),
     "gcn, inputs": ("model.kind=gcn", INPUT, "model.order=aggregate-first", "freshness.p=0.4"),
     "sage, copies": ("model.kind=sage", INPUT, "freshness.p=0.2", "partition.kind=metis"),
-    "sage, kept inputs": ("model.kind=sage", "freshness.p=0.2", "partition.kind=metis", "freshness.cache_features=true"),
+    "sage, kept inputs": (
+        "model.kind=sage",
+        "freshness.p=0.2",
+        "partition.kind=metis",
+        "freshness.cache_features=true",
+    ),
     "gin": ("model.kind=gin", "model.layers=3", "model.dropout=0.5", "freshness.p=0.3"),
     "gat": ("model.kind=gat", "model.layers=3", "model.heads=2", TRANSFORMED, "freshness.p=0.4"),
     "gat, inputs": ("model.kind=gat", INPUT, "freshness.p=0.4", "partition.kind=metis"),

@@ -1,6 +1,6 @@
 """Sums over own rows and the halo rows that are drawn in an epoch: sizes, the draw, and the edges that are kept."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +27,7 @@ from simgnn.emit.sums.own_first import HALO_EDGES, OwnFirst
 from simgnn.emit.sync import Stage, Sync, emit_plainly
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.sizes import Column, IntArray, Route
 
@@ -164,6 +164,28 @@ class DrawnSums(HaloSums):
     def divides(self, layer: LayerSpec) -> bool:
         """Always true: edges from own rows stay, those from the halo are chosen anew."""
         return True
+
+    def forward(self, layer: LayerSpec, source: str) -> None:
+        """Emit the arrival of halo rows, then the sums; a schedule that sums own rows first does so meanwhile."""
+        self._in_order(super().forward, layer, source, phase="forward", sums=Segment.SUM_OWN)
+
+    def backward(self, layer: LayerSpec, source: str, target: str) -> None:
+        """Emit the gradients; those of halo rows travel after, or with such a schedule beside, those of own rows."""
+        sums = Segment.OWN_GRADIENTS if layer.attends else Segment.SUM_OWN
+        self._in_order(super().backward, layer, source, target, phase="backward", sums=sums)
+
+    def _in_order(
+        self, emit: Callable[..., None], layer: LayerSpec, *buffers: str, phase: str, sums: Segment
+    ) -> None:  # fmt: skip
+        builder = self.segments.builder
+        if not builder.sums_own_first:
+            with builder.one_by_one():
+                emit(layer, *buffers)
+            return
+        emit(layer, *buffers)
+        if self.moves(layer):  # else the rows of layer 1 have arrived before its product
+            op = f"{phase}/{layer.index}"
+            builder.move_behind(self.names.train, f"{op}/{sums}", f"{op}/exchange")
 
     def fetch_inputs(self) -> None:
         """Emit the draw, and the arrival of the drawn rows' input features if these travel."""
