@@ -1,6 +1,7 @@
 """Training on sampled halo rows is what a plain PyTorch script computes with the same sample, whatever the schedule.
 With all rows it is vanilla, to the last bit; program, simulation, executor and transport count the same bytes."""
 
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -53,22 +54,43 @@ CASES = {
     "bernoulli": ("model.kind=gcn", "freshness.p=0.4", "freshness.sampling=bernoulli", "freshness.send_indices=true"),
     "isolated": ("model.kind=sage", TRANSFORMED, "freshness.p=0"),
 }
-ORDERS = (("bsp", "bsp", None), ("pipelined", "pipelined", None), ("random order", "pipelined", 7))
-Found = tuple[Path, dict[str, list[list[dict[str, Any]]]]]
+ORDERS = {"bsp": ("bsp", None), "pipelined": ("pipelined", None), "random order": ("pipelined", 7)}
+QUICK = ("sage, kept inputs", "gat", "bernoulli")
+EACH = [pytest.param(case, id=case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in CASES]
+
+
+class Trained:
+    """What each rank returned of each case, by order of ops. Quick cases are trained together, so are the others."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._of = lru_cache(None)(self._train)
+
+    def ranks(self, order: str, case: str) -> list[dict[str, Any]]:
+        """What each rank returned of a case."""
+        names, results = self._of(order, case in QUICK)
+        return [rank[names.index(case)] for rank in results]
+
+    def folder(self, order: str, case: str) -> Path:
+        """The run directory of a case."""
+        self.ranks(order, case)
+        return self.root / f"{order}-{case}"
+
+    def _train(self, order: str, quick: bool) -> tuple[list[str], list[list[dict[str, Any]]]]:
+        kind, seed = ORDERS[order]
+        names = [case for case in CASES if (case in QUICK) is quick]
+        common = (*SAMPLED, "train.eval_every=2", f"schedule.kind={kind}")
+        folders = [
+            str(prepared_run(small_graph(), self.root / f"{order}-{case}", RANKS, *common, *CASES[case]))
+            for case in names
+        ]
+        root = self.root / f"ranks-{order}-{quick}"
+        return names, run_ranks(RANKS, train_in_process, root, folders, seed, joined=False)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """What each rank returned of each case, by schedule; and the folder of the runs."""
-    root, results = tmp_path_factory.mktemp("sampled"), {}
-    for name, kind, seed in ORDERS:
-        common = (*SAMPLED, "train.eval_every=2", f"schedule.kind={kind}")
-        folders = [
-            str(prepared_run(small_graph(), root / f"{name}-{case}", RANKS, *common, *settings))
-            for case, settings in CASES.items()
-        ]
-        results[name] = run_ranks(RANKS, train_in_process, root / f"ranks-{name}", folders, seed, joined=False)
-    return root, results
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(tmp_path_factory.mktemp("sampled"))
 
 
 def _reference(plan: RunPlan, epochs: int = EPOCHS, graph: Any = None) -> SampledReference:
@@ -85,31 +107,29 @@ def _far(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm())
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_training_is_that_of_one_process_with_the_same_sample(found: Found, case: str) -> None:
-    place, expected = list(CASES).index(case), _reference(RunPlan.open(found[0] / f"bsp-{case}"))
-    for ours in (rank[place] for rank in found[1]["bsp"]):
+@pytest.mark.parametrize("case", EACH)
+def test_training_is_that_of_one_process_with_the_same_sample(trained: Trained, case: str) -> None:
+    expected = _reference(RunPlan.open(trained.folder("bsp", case)))
+    for ours in trained.ranks("bsp", case):
         np.testing.assert_allclose(ours["losses"], expected.losses, rtol=1e-10)
         for one, other in zip(ours["gradients"], expected.gradients, strict=True):
             assert _far(one, other) < 1e-10
         assert _far(ours["parameters"], expected.parameters) < 1e-10
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_evaluations_read_all_edges(found: Found, case: str) -> None:
-    graph, expected = small_graph(), _reference(RunPlan.open(found[0] / f"bsp-{case}"))
+@pytest.mark.parametrize("case", EACH)
+def test_evaluations_read_all_edges(trained: Trained, case: str) -> None:
+    graph, expected = small_graph(), _reference(RunPlan.open(trained.folder("bsp", case)))
     right = expected.scores.argmax(1).numpy() == graph.labels
-    ours = found[1]["bsp"][0][list(CASES).index(case)]["evaluations"][EPOCHS - 1]
+    ours = trained.ranks("bsp", case)[0]["evaluations"][EPOCHS - 1]
     for split, mask in enumerate((graph.train_mask, graph.validation_mask, graph.test_mask)):
         counted = Metrics(*ours[split * METRICS : (split + 1) * METRICS])
         assert (counted.correct, counted.count) == (right[mask].sum(), np.count_nonzero(mask))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_no_schedule_changes_a_bit(found: Found, case: str) -> None:
-    place = list(CASES).index(case)
-    for ranks in zip(*found[1].values(), strict=True):
-        plain, *others = (rank[place] for rank in ranks)
+@pytest.mark.parametrize("case", EACH)
+def test_no_schedule_changes_a_bit(trained: Trained, case: str) -> None:
+    for plain, *others in zip(*(trained.ranks(order, case) for order in ORDERS), strict=True):
         assert plain["serial"]
         assert not any(other["serial"] for other in others)
         for other in others:
@@ -118,18 +138,18 @@ def test_no_schedule_changes_a_bit(found: Found, case: str) -> None:
             assert case.startswith("gat") or other["evaluations"] == plain["evaluations"]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", EACH)
 @pytest.mark.parametrize("order", ["bsp", "pipelined"])
-def test_program_simulation_and_run_count_the_same_bytes(found: Found, order: str, case: str) -> None:
-    folder = found[0] / f"{order}-{case}"
+def test_program_simulation_and_run_count_the_same_bytes(trained: Trained, order: str, case: str) -> None:
+    folder = trained.folder(order, case)
     program = RunPlan.open(folder).program
     simulated = simulate(program, machine([0] * RANKS), epochs=EPOCHS, evaluate_every=2)
     assert not differences(told(simulated.trace), told(read_table(RunDirectory(folder).trace)))
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "bernoulli"])
-def test_bytes_are_those_of_the_formulas(found: Found, case: str) -> None:
-    plan = RunPlan.open(found[0] / f"bsp-{case}")
+@pytest.mark.parametrize("case", [case for case in EACH if case.id != "bernoulli"])
+def test_bytes_are_those_of_the_formulas(trained: Trained, case: str) -> None:
+    plan = RunPlan.open(trained.folder("bsp", case))
     policy: Any = plan.policies["freshness"]
     program, item = plan.program, 8
     rows = np.zeros((RANKS, RANKS), np.int64)
@@ -152,15 +172,16 @@ def test_bytes_are_those_of_the_formulas(found: Found, case: str) -> None:
     }
 
 
-def test_kept_copies_of_inputs_give_the_losses_of_sent_ones(found: Found) -> None:
-    places = [list(CASES).index(case) for case in ("sage, copies", "sage, kept inputs")]
-    sent, kept = (found[1]["bsp"][0][place] for place in places)
+@pytest.mark.slow
+def test_kept_copies_of_inputs_give_the_losses_of_sent_ones(trained: Trained) -> None:
+    sent, kept = (trained.ranks("bsp", case)[0] for case in ("sage, copies", "sage, kept inputs"))
     assert sent["losses"] == kept["losses"]
     assert torch.equal(sent["parameters"], kept["parameters"])
 
 
-def test_isolated_partitions_send_nothing(found: Found) -> None:
-    trace = read_table(RunDirectory(found[0] / "bsp-isolated").trace)
+@pytest.mark.slow
+def test_isolated_partitions_send_nothing(trained: Trained) -> None:
+    trace = read_table(RunDirectory(trained.folder("bsp", "isolated")).trace)
     training = trace.filter(trace["step"].to_numpy() >= 0)
     assert training["bytes_sent"].to_numpy().sum() == 0
     assert training["messages"].to_numpy().sum() == 0
@@ -207,7 +228,13 @@ COUNTED = [
 ]
 
 
-@pytest.mark.parametrize("case", COUNTED, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[] if place in (1, 2, 5) else [pytest.mark.slow])
+        for place, case in enumerate(COUNTED)
+    ],
+)
 def test_nothing_is_lost_on_the_way(bench: Bench, case: Case) -> None:
     epochs = 3
     short = (*SAMPLED, f"train.epochs={epochs}", "train.eval_every=2", "train.learning_rate=0.001", *case.extra)
@@ -224,6 +251,7 @@ def test_nothing_is_lost_on_the_way(bench: Bench, case: Case) -> None:
         assert [tuple(call) for call in result["calls"]] == planned_calls(program, turns, rank)
 
 
+@pytest.mark.slow
 def test_coded_samples_train_like_exact_ones(bench: Bench) -> None:
     """With 8 bits, all rows: the losses of vanilla with the same codec, bit for bit."""
     ours, other = (
