@@ -149,7 +149,8 @@ def carry(
     shape = (stage.leaving, sync.width, builder.dtype)
     builder.compute(
         sync.templates, sync.op(stage, "encode"), OpKind.ENCODE, [stage.packed, *builder.listed(stage.picked)],
-        [coded], codec.encode_work(*shape), EncodeRows, route=stage.route, module="codec", scratch=Scratch(codec.encode_scratch(*shape)), **sync.overhead,
+        [coded], codec.encode_work(*shape), EncodeRows, route=stage.route, module="codec",
+        scratch=Scratch(codec.encode_scratch(*shape)), **sync.overhead,
     )  # fmt: skip
     builder.exchange(sync.templates, name, stage.route, [coded], arrived, row_bytes, **fields)
     _decode(builder, sync, codec, stage.arriving, sync.op(stage, "decode"), arrived, receive)
