@@ -28,7 +28,7 @@ from simgnn.errors import SimgnnError
 from tools.mutate_inputs.attempt import GIB, Limits, Outcome, attempt
 from tools.mutate_inputs.draws import one_of
 from tools.mutate_inputs.graph_inputs import graph_inputs, side_inputs
-from tools.mutate_inputs.inputs import EXPERIMENT, KINDS, MINI_BATCHES, Input, environment_of, new_folder
+from tools.mutate_inputs.inputs import EXPERIMENT, KINDS, MINI_BATCHES, Input, environment_of, in_fork, new_folder
 from tools.mutate_inputs.mutate import mutate
 from tools.mutate_inputs.recorded_inputs import batch_inputs, run_inputs, statistics_inputs, truth_inputs
 from tools.mutate_inputs.settings_inputs import profile_inputs, suite_inputs, toml_inputs
@@ -107,20 +107,26 @@ def check_sound(source: Input, scratch: Path) -> None:
     shutil.rmtree(folder)
 
 
+def damage(source: Input, folder: Path, rng: np.random.Generator) -> str:
+    """Damage a drawn file in a copy of an input; return its name, a zero byte, and what was done."""
+    path = one_of(rng, source.damaged_files(folder))
+    told = mutate(path, rng).replace("\0", "\\0")
+    if source.unseal is not None and rng.random() < 0.5:
+        source.unseal(folder)
+        told += "; digests renewed"
+    return f"{path.relative_to(folder).as_posix()}\0{told}"
+
+
 def try_one(source: Input, number: int, rng: np.random.Generator, scratch: Path, limits: Limits) -> Tried:
     """Damage a copy of an input in ``scratch`` and run its command."""
     folder = scratch / "input"
     shutil.copytree(source.folder, folder, symlinks=True)
-    path = one_of(rng, source.damaged_files(folder))
-    told = mutate(path, rng)
-    if source.unseal is not None and rng.random() < 0.5:
-        source.unseal(folder)
-        told += "; digests renewed"
+    file, _, told = in_fork(lambda: damage(source, folder, rng)).partition("\0")
     environment = environment_of(folder, source.environment)
     outcome = attempt(source.command, folder, environment, scratch / "output.txt", limits)
     if source.scores and outcome.fault == "exit status 1" and "simgnn: " not in outcome.output:
         outcome = replace(outcome, fault="")
-    return Tried(number, source, path.relative_to(folder).as_posix(), told, outcome)
+    return Tried(number, source, file, told, outcome)
 
 
 def table(tried: Sequence[Tried]) -> str:

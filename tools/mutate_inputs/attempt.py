@@ -69,6 +69,12 @@ def attempt(
     return Outcome(status, ended or _fault(status, text), seconds, cpu_s, peak, text)
 
 
+def limit_memory(nbytes: int) -> None:
+    """Let the address space of this process, and of those that it starts, grow by ``nbytes``."""
+    most = psutil.Process().memory_info().vms + nbytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
 def _become(command: Sequence[str], folder: Path, environment: Mapping[str, str], output: Path, limits: Limits) -> None:
     """Turn the fork into the command and end it; never returns."""
     status = 1
@@ -87,8 +93,7 @@ def _become(command: Sequence[str], folder: Path, environment: Mapping[str, str]
         )
         faulthandler.register(signal.SIGUSR1)  # where a hanging attempt is, in its output
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        held = psutil.Process().memory_info().vms
-        resource.setrlimit(resource.RLIMIT_AS, (held + limits.nbytes, held + limits.nbytes))
+        limit_memory(limits.nbytes)
         status = invoke(command)
     except BaseException:
         traceback.print_exc()

@@ -93,7 +93,7 @@ def _framework_graphs(root: Path) -> Iterator[Input]:
     yield _of(root, "pt-relation", "g.pt", {"g.pt": content}, 'relation = "cites"\n')
     folder = new_folder(root, "graph", "dgl", {"e.toml": GRAPH_OF_FILES + 'source = "g.bin"\n'})
 
-    def save_dgl() -> None:
+    def save_dgl() -> str:
         # slow to load; attempts must not inherit it, since the reader loads it in a process of its own
         import dgl
 
@@ -101,6 +101,7 @@ def _framework_graphs(root: Path) -> Iterator[Input]:
         graph.ndata.update({"feat": plain["x"], "label": plain["y"], **masks})
         graph.edata["weight"] = torch.from_numpy(WEIGHTS)
         dgl.save_graphs(str(folder / "g.bin"), [graph])
+        return ""
 
     in_fork(save_dgl)
     yield Input("graph", "dgl", folder, ("simulate", "e.toml"), ("g.bin",), share=0.5)

@@ -1,6 +1,7 @@
 """The valid inputs that are damaged: each a folder of small files, and the command that reads them."""
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -8,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from simgnn.errors import SimgnnError
-from tools.mutate_inputs.attempt import Limits, attempt
+from tools.mutate_inputs.attempt import Limits, attempt, limit_memory
 
 KINDS = (
     "toml", "graph", "side", "record", "checkpoint", "model", "suite", "profile", "statistics", "batches",
 )  # fmt: skip
+MOST_BYTES = 2 * 2**30
+"""Memory that making or damaging an input may take."""
 CACHE = "cache"
 """Folder beside an input's files that SIMGNN_CACHE names."""
 EXPERIMENT = """\
@@ -143,22 +146,27 @@ def carry_out(folder: Path, *commands: Sequence[str]) -> None:
         output.unlink()
 
 
-def in_fork(work: Callable[[], object]) -> None:
-    """Call a function in a process of its own, which may import what attempts must not inherit. Raises
-    :class:`SimgnnError` with its traceback if it fails."""
+def in_fork(work: Callable[[], str]) -> str:
+    """Call a function in a process of its own, with bounded memory and time, and return its text: it may import what
+    attempts must not inherit, and read damaged files. Raises :class:`SimgnnError` with its traceback if it fails."""
     ours, theirs = os.pipe()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
+        said = b"-it was ended"
         try:
-            work()
+            signal.alarm(300)
+            limit_memory(MOST_BYTES)
+            said = b"+" + work().encode(errors="backslashreplace")
         except BaseException:
-            os.write(theirs, traceback.format_exc().encode()[-4000:])
+            said = b"-" + traceback.format_exc().encode(errors="backslashreplace")[-4000:]
         finally:
+            os.write(theirs, said[:60_000])  # what a pipe holds
             os._exit(0)
     os.close(theirs)
     with os.fdopen(ours, "rb") as stream:
-        failed = stream.read().decode(errors="replace")
+        said = stream.read()
     os.waitpid(child, 0)
-    if failed:
-        raise SimgnnError(f"an input could not be made:\n{failed}")
+    if said[:1] != b"+":
+        raise SimgnnError(f"an input could not be made or damaged:\n{said[1:].decode(errors='replace')}")
+    return said[1:].decode(errors="replace")

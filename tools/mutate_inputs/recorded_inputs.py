@@ -125,9 +125,10 @@ class Pretended(CommandBackend):
         return 0.1
 
 
-def _keep_truth(folder: Path) -> None:
+def _keep_truth(folder: Path) -> str:
     suite_runs.validate(load_suite(folder / "s.toml"), folder / "made", Pretended(Progress()))
     suite_runs.keep(folder / "made", folder / "truth")
+    return ""
 
 
 def _communication(kind: str) -> tuple[str, ...]:
@@ -146,9 +147,12 @@ def refreeze(folder: Path) -> None:
     """Renew the digests of the files that predictions were made from, and forget those of the runs."""
     truth = TruthFolder(folder / "truth")
     with suppress(Exception):  # damaged files have no digest to renew
+        assert truth.runs.is_file()
         table = pq.read_table(truth.runs)
         metadata = {key: value for key, value in table.schema.metadata.items() if key != DIGEST}
         pq.write_table(table.replace_schema_metadata(metadata), truth.runs)
+    if not truth.frozen.is_file():
+        return
     with suppress(Exception):
         frozen = json.loads(truth.frozen.read_text())
         known = [truth.root / name for name in frozen["digests"]]
@@ -159,7 +163,9 @@ def refreeze(folder: Path) -> None:
 def forget_source(folder: Path) -> None:
     """Remove what a statistics file says about its source and its own digests, as if it were written by hand."""
     path = folder / "stats.toml"
-    with suppress(Exception):
+    if not path.is_file():
+        return
+    with suppress(Exception):  # damaged files have no digest to remove
         table = tomllib.loads(path.read_text())
         parts = table["partition"]
         for part in parts if isinstance(parts, list) else [parts]:
