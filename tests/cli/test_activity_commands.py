@@ -38,6 +38,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_ranks")
 def test_what_four_ranks_decided_is_priced_on_sixteen_gpus(
     graph: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -23,9 +23,9 @@ FILES = {
     "true for a count": ("[model]\nlayers = true\n", ["model.layers: got true, expected a whole number"]),
     "date for a count": ("[train]\nepochs = 2026-01-01\n", ["train.epochs: got 2026-01-01"]),
     "zero epochs": ("[train]\nepochs = 0\n", ["train.epochs: got 0, expected a whole number >= 1"]),
-    "negative rate": ("[train]\nlearning_rate = -1\n", ["train.learning_rate: got -1, expected a number > 0"]),
+    "negative rate": ("[train]\nlearning_rate = -1\n", ["train.learning_rate: got -1, expected a number >= 0"]),
     "rate that is no number": ("[train]\nlearning_rate = nan\n", ["train.learning_rate: got nan, expected a number"]),
-    "infinite rate": ("[train]\nlearning_rate = inf\n", ["train.learning_rate: got inf, expected a number > 0"]),
+    "infinite rate": ("[train]\nlearning_rate = inf\n", ["train.learning_rate: got inf, expected a number >= 0"]),
     "negative decay": ("[train]\nweight_decay = -0.1\n", ["train.weight_decay: got -0.1, expected a number >= 0"]),
     "momentum of one": ('[train]\noptimizer = "sgd"\nmomentum = 1.0\n', ["train.momentum: got 1.0", "< 1"]),
     "momentum with adam": ("[train]\nmomentum = 0.9\n", ["train.momentum: got 0.9", "only sgd has momentum"]),
@@ -58,8 +58,8 @@ FILES = {
     "unknown kind": ('[partition]\nkind = "mets"\n', ["partition.kind: got 'mets'", "did you mean 'metis'"]),
     "kind is a number": ("[partition]\nkind = 3\n", ["partition.kind: got 3, expected one of block-row"]),
     "kind not built yet": (
-        '[freshness]\nkind = "one-epoch-stale"\n',
-        ["freshness.kind: got 'one-epoch-stale'", "always"],
+        '[freshness]\nkind = "refresh-interval"\n',
+        ["freshness.kind: got 'refresh-interval'", "always"],
     ),
     "option of another kind": (
         '[partition]\nkind = "random"\nimbalance = 1.1\n',

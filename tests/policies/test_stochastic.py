@@ -68,7 +68,7 @@ def test_the_numbers_are_those_of_the_project() -> None:
     assert abs(float(units.mean()) - 0.5) < 5 / (12 * 50_000) ** 0.5
 
 
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", [*(pytest.param(few, marks=pytest.mark.slow) for few in BITS[:-1]), BITS[-1]])
 def test_it_is_right_on_average(bits: int) -> None:
     rows = torch.rand(8, 16, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     codec, turns = stochastic(bits), 2000

@@ -18,7 +18,7 @@ def test_all_runs_that_are_kept_are_scored() -> None:
     assert sorted(path.name for path in TRUTH.iterdir() if path.is_dir()) == sorted(KEPT)
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", [KEPT[0], pytest.param(KEPT[1], marks=pytest.mark.slow)])
 def test_the_score_is_no_worse_than_its_bound(name: str) -> None:
     assert truth_folder(name) == TRUTH / name, "with digests of its runs and a bound"
     board = rescore(TRUTH / name, CommandBackend(Reporter(quiet=True)))

@@ -157,7 +157,7 @@ class Quick(CommandBackend):
 
 
 @pytest.mark.usefixtures("forked_ranks")
-@pytest.mark.parametrize("system", ["rapidgnn", "distdgl"])
+@pytest.mark.parametrize("system", ["rapidgnn", pytest.param("distdgl", marks=pytest.mark.slow)])
 def test_mini_batches_train_the_program_that_was_predicted(system: str, tmp_path: Path) -> None:
     layers = {"rapidgnn": 2, "distdgl": 3}[system]
     settings = {"batching": {"batch_size": 40, "fanouts": [4] * layers}, "model": {"hidden": 8}}

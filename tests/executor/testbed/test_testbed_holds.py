@@ -75,6 +75,7 @@ def test_down_ends_what_is_held_and_its_holder(tmp_path: Path) -> None:
     assert lifecycle.status(declared.name)["up"], "it takes down nothing of another's"
 
 
+@pytest.mark.slow
 def test_what_a_killed_holder_left_is_no_testbed(tmp_path: Path) -> None:
     """It is told, made again by whoever comes next, who then takes it down, and can be removed by itself."""
     declared = bed()

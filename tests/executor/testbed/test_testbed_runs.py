@@ -56,6 +56,7 @@ def test_a_run_prepared_for_other_hosts_is_refused(tmp_path: Path) -> None:
     assert Record.read(declared.name) is None
 
 
+@pytest.mark.slow
 def test_slow_ranks_wait_without_spinning_unless_the_user_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quotas: None
 ) -> None:
