@@ -44,6 +44,11 @@ def replace_file(path: Path, rng: Generator) -> str:
     return f"replaced by {what}"
 
 
+def _without_rights(path: Path) -> None:
+    path.write_bytes(b"1")
+    path.chmod(0)
+
+
 def _fifo(path: Path) -> None:
     os.mkfifo(path)
 
@@ -69,7 +74,7 @@ PLACES: dict[str, Callable[[Path], object]] = {
     "a link to /dev/zero": lambda path: path.symlink_to("/dev/zero"),
     "a link to its folder": lambda path: path.symlink_to("."),
     "a sparse file of 1 TiB": _sparse,
-    "a file without rights": lambda path: (path.write_bytes(b"1"), path.chmod(0)),
+    "a file without rights": _without_rights,
 }
 
 

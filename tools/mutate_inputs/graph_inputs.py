@@ -50,13 +50,13 @@ def graph_inputs(root: Path) -> Iterator[Input]:
     with_weights = np.column_stack((PAIRS, WEIGHTS))
     yield _of(root, "npy-weights", "g.npy", {"g.npy": _saved(lambda file: np.save(file, with_weights))}, BARE)
     csr = sparse.csr_array((WEIGHTS, (PAIRS[:, 1], PAIRS[:, 0])), (V, V))
-    arrays: dict[str, Array] = {"indptr": csr.indptr, "indices": csr.indices, "labels": Y, **MASKS}
+    arrays: dict[str, Any] = {"indptr": csr.indptr, "indices": csr.indices, "labels": Y, **MASKS}
     facts = '{"name": "g", "num_classes": 3, "symmetric": false}'
-    dense = {**arrays, "feat": X, "weights": csr.data}
+    dense: dict[str, Any] = {**arrays, "feat": X, "weights": csr.data}
     yield _of(root, "npz", "g.npz", {"g.npz": _saved(lambda file: np.savez(file, **dense)), "g.json": facts},
               share=2.0)  # fmt: skip
     held = sparse.csr_array(np.where(X > 0, X, 0))
-    thin = {**arrays, "feat_data": held.data, "feat_indices": held.indices, "feat_indptr": held.indptr,
+    thin: dict[str, Any] = {**arrays, "feat_data": held.data, "feat_indices": held.indices, "feat_indptr": held.indptr,
             "feat_shape": np.array(held.shape)}  # fmt: skip
     yield _of(root, "npz-sparse", "g.npz", {"g.npz": _saved(lambda file: np.savez_compressed(file, **thin))}, share=2.0)
     entries = f"{V} {V} {E}\n" + "".join(f"{u + 1} {v + 1}\n" for u, v in PAIRS)
@@ -119,7 +119,7 @@ def _ogb(root: Path) -> Iterator[Input]:
              **{f"{top}/split/time/{name}": content for name, content in split.items()}}  # fmt: skip
     yield _of(root, "ogb", "ogb:ogbn-arxiv", files, 'root = "dataset"\n')
     top = "dataset/ogbn_papers100M"
-    binary = {"edge_index": PAIRS.T, "num_nodes_list": np.array([V]), "node_feat": X}
+    binary: dict[str, Any] = {"edge_index": PAIRS.T, "num_nodes_list": np.array([V]), "node_feat": X}
     files = {
         f"{top}/raw/data.npz": _saved(lambda file: np.savez(file, **binary)),
         f"{top}/raw/node-label.npz": _saved(lambda file: np.savez(file, node_label=Y.astype(float))),
@@ -148,7 +148,7 @@ def side_inputs(root: Path) -> Iterator[Input]:
         f"v{u},v{v},{w}\n" for (u, v), w in zip(PAIRS, WEIGHTS, strict=True))}  # fmt: skip
     of_people = 'features = "people.csv"\nlabels = "people.csv"\nsplits = "people.csv"\nlabel_column = "team"\n'
     yield _of(root, "table", "edges.csv", {**named, "people.csv": people}, of_people, kind="side", share=2.0)
-    plain = {"edges.tsv": _lines(PAIRS, "\t")}
+    plain: dict[str, Any] = {"edges.tsv": _lines(PAIRS, "\t")}
     x, y = _saved(lambda file: np.save(file, X)), _saved(lambda file: np.save(file, Y))
     parts: dict[str, str | bytes] = {
         "split/train.csv": _lines(PARTS["train"].reshape(-1, 1), ","),
@@ -173,7 +173,7 @@ def side_inputs(root: Path) -> Iterator[Input]:
     of_papers = 'features = "papers.parquet"\nlabels = "papers.parquet"\n'
     yield _of(root, "parquet", "cites.parquet", tables, columns + of_papers, kind="side", share=2.0)
     several = "id,a,b\n" + "".join(f"{k},{k % 2},{k % 3 % 2}\n" for k in range(V))
-    packed = {"f.csv.gz": gzip.compress(_lines(X, ",").encode()), "l.csv": several,
+    packed: dict[str, Any] = {"f.csv.gz": gzip.compress(_lines(X, ",").encode()), "l.csv": several,
               "s.txt": "split\n" + "".join(f"{('train', 'val', 'test')[k % 3]}\n" for k in range(V))}  # fmt: skip
     yield _of(root, "several-labels", "edges.tsv", {**plain, **packed},
               'features = "f.csv.gz"\nlabels = "l.csv"\nsplits = "s.txt"\n', kind="side",
