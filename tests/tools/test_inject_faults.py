@@ -12,16 +12,18 @@ from tools import inject_faults
 from tools.faults.draw import KINDS, MOMENTS, Fault, Kind, Setup, draw_faults
 from tools.faults.judge import damaged, other_outcome, screen_faults, unfinished
 from tools.inject_faults import Verdict, table
+from tools.list_predictions import systems
 
 
 def fault(kind: Kind = "rank-killed") -> Fault:
     return Fault(Setup("vanilla", 1, 2), kind, "middle", rank=1, share=0.5, delay_s=0.0)
 
 
-def test_sixty_faults_are_ten_of_each_system_and_every_kind_at_every_moment() -> None:
-    drawn = draw_faults(7, 60)
-    assert drawn == draw_faults(7, 60)
-    assert drawn != draw_faults(8, 60)
+def test_faults_are_ten_of_each_system_and_every_kind_at_every_moment() -> None:
+    count = 10 * len(systems())
+    drawn = draw_faults(7, count)
+    assert drawn == draw_faults(7, count)
+    assert drawn != draw_faults(8, count)
     assert set(Counter(each.setup.system for each in drawn).values()) == {10}
     assert {(each.kind, each.moment) for each in drawn} == {(kind, moment) for kind in KINDS for moment in MOMENTS}
     assert {each.setup.system for each in drawn if each.setup.hosts == 2} == {"distdgl", "rapidgnn"}
