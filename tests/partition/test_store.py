@@ -3,6 +3,7 @@
 import json
 import logging
 import multiprocessing
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,7 +145,11 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     assert partition_artifact(graph, Random(), HOSTS, 0, tmp_path).made
 
 
-@pytest.mark.parametrize("damage", ["byte", "short", "missing", "manifest", "version", "no manifest"])
+CHANGED = ("byte", "short", "longer", "missing", "pipe", "device")
+"""Damages of one array."""
+
+
+@pytest.mark.parametrize("damage", [*CHANGED, "manifest", "version", "no manifest"])
 def test_a_damaged_artefact_is_refused_and_made_again(
     damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,8 +164,15 @@ def test_a_damaged_artefact_is_refused_and_made_again(
         file.write_bytes(content)
     elif damage == "short":
         file.write_bytes(file.read_bytes()[:-4])
-    elif damage == "missing":
+    elif damage == "longer":
+        with file.open("ab") as stream:
+            stream.truncate(2**43)
+    elif damage in ("missing", "pipe", "device"):
         file.unlink()
+        if damage == "pipe":
+            os.mkfifo(file)
+        elif damage == "device":
+            file.symlink_to("/dev/zero")
     elif damage == "manifest":
         manifest.write_text(json.dumps({**table, "details": {**table["details"], "ranks": 2}}))
     elif damage == "version":
@@ -169,7 +181,7 @@ def test_a_damaged_artefact_is_refused_and_made_again(
         manifest.unlink()
     with pytest.raises(CorruptArtifactError, match="again"):
         PartitionArtifact.open(artifact.path).local(1)
-    if damage in ("byte", "short", "missing"):
+    if damage in CHANGED:
         PartitionArtifact.open(artifact.path).local(0)
     with caplog.at_level(logging.WARNING):
         again = partition_artifact(graph, Random(), HOSTS, 0, tmp_path)
