@@ -73,7 +73,7 @@ def test_draws_repeat(tmp_path: Path) -> None:
 
 
 def allocate(words: Sequence[str]) -> int:
-    held = b"x" * (400 << 20)
+    held = b"x" * (psutil.Process().memory_info().vms + (400 << 20))
     time.sleep(2.0)
     return len(held) % 2
 
