@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.counted_file import CountedFile
 from simgnn.memory import GIB, check_memory
 from simgnn.outside import check_regular, reason_of
+from simgnn.progress import CountedFile
 
 HEADER_BYTES = 128
 """Files up to this size hold no elements; an empty array cannot be memory-mapped."""

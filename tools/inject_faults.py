@@ -8,7 +8,7 @@ meeting, the first epoch, the middle, a checkpoint being written, the last epoch
 2. The screen names the cause in one message, without a traceback, and the exit status is not 0.
 3. No file is left cut off.
 4. `simgnn run --resume` ends with the losses, accuracies and weights of a run that nobody disturbed, bit for bit;
-   without a complete checkpoint it says so in one message, and a new run does.
+   where no checkpoint is complete it fails with one message, and a new run ends with them.
 
 It prints a line for each fault and a table. The exit status is 1 if any check failed; the folder of such a fault is
 kept in OUT.

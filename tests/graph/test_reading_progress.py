@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from simgnn import counted_file
-from simgnn.counted_file import CountedFile
+from simgnn import progress
 from simgnn.graph.load import load_graph
 from simgnn.graph.readers import ogb as ogb_reader
-from simgnn.progress import Counter, Progress
+from simgnn.progress import CountedFile, Counter, Progress
 
 VERTICES = 60_000
 
 
 class _Seen(Counter):
-    """Keeps what it is told."""
+    """A counter that keeps the places that it is told."""
 
     def __init__(self, total: int) -> None:
         super().__init__("", total)
@@ -82,7 +81,7 @@ SOURCES = {
 def test_progress_is_the_share_of_the_file_that_was_read(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counted_file, "PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(progress, "PIECE_BYTES", 1 << 16)
     monkeypatch.setattr(ogb_reader, "BLOCK_BYTES", 1 << 18)
     source, watched = SOURCES[kind](tmp_path), _Watched()
     graph = load_graph(source, base=tmp_path, progress=watched)
@@ -99,7 +98,7 @@ def test_a_file_of_the_old_format_of_torch_is_read(tmp_path: Path) -> None:
 
 
 def test_a_counted_file_reads_what_a_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted_file, "PIECE_BYTES", 7)
+    monkeypatch.setattr(progress, "PIECE_BYTES", 7)
     content = bytes(range(200))
     (tmp_path / "f").write_bytes(content)
     places: list[int] = []

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -53,9 +54,9 @@ def test_smoothed_rows_are_mixtures() -> None:
     ],
 )  # fmt: skip
 def test_rows_of_a_wrong_epoch_end_the_run(
-    action: type[Action[OneEpochStale]], epoch: int, sent: int, cold: str
+    action: type[Action[OneEpochStale]], epoch: int, sent: int, cold: Literal["sync", "zeros"]
 ) -> None:
-    policy = OneEpochStale(cold_start=cold)  # type: ignore[arg-type]
+    policy = OneEpochStale(cold_start=cold)
     with pytest.raises(BackendError, match="fault of simgnn"):
         does(action, policy)(replace(HERE, epoch=epoch), rows(1), version(sent), rows(2))
 

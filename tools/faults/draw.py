@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 from simgnn.experiment.load import load_experiment
 from tools.list_predictions import systems
@@ -18,11 +18,11 @@ Kind = Literal[
     "launcher-interrupted",
     "executor-killed",
 ]
-KINDS: tuple[Kind, ...] = Kind.__args__  # type: ignore[attr-defined]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 """SIGKILL or SIGSTOP of a rank; no room left on the disk of the run directory; the run directory deleted; SIGKILL,
 SIGTERM or SIGINT of ``simgnn run``; SIGKILL of the process between it and the ranks."""
 Moment = Literal["meeting", "first-epoch", "middle", "checkpoint", "last-epoch"]
-MOMENTS: tuple[Moment, ...] = Moment.__args__  # type: ignore[attr-defined]
+MOMENTS: tuple[Moment, ...] = get_args(Moment)
 """When the first rank waits for the others; in the first epoch; after some of the epochs; while a checkpoint is being
 written; after the last checkpoint before the end."""
 LONGEST_DELAY_S = {"meeting": 0.5, "first-epoch": 0.05, "middle": 0.1, "checkpoint": 0.0, "last-epoch": 0.3}

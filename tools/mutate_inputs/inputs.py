@@ -18,7 +18,18 @@ MOST_BYTES = 2 * 2**30
 """Memory that making or damaging an input may take."""
 CACHE = "cache"
 """Folder beside an input's files that SIMGNN_CACHE names."""
-EXPERIMENT = """\
+TRAINING = """\
+[train]
+epochs = 2
+
+[cluster]
+hosts = 1
+ranks_per_host = 2
+
+[hardware]
+profile = """
+"""What all experiments have at their end, but for the name of the profile."""
+EXPERIMENT = f"""\
 extends = "vanilla"
 name = "small"
 seed = 3
@@ -33,17 +44,9 @@ feature_width = 5
 [model]
 hidden = 4
 
-[train]
-epochs = 2
-
-[cluster]
-hosts = 1
-ranks_per_host = 2
-
-[hardware]
-profile = "cpu-25gbe-4"
+{TRAINING}"cpu-25gbe-4"
 """
-MINI_BATCHES = """\
+MINI_BATCHES = f"""\
 name = "batches"
 
 [graph]
@@ -61,33 +64,17 @@ hidden = 4
 batch_size = 12
 fanouts = [3, 2]
 
-[train]
-epochs = 2
-
-[cluster]
-hosts = 1
-ranks_per_host = 2
-
-[hardware]
-profile = "vm-epyc-2"
+{TRAINING}"vm-epyc-2"
 """
 """Appended to the line that names a system with mini-batches."""
-GRAPH_OF_FILES = """\
+GRAPH_OF_FILES = f"""\
 extends = "vanilla"
 name = "files"
 
 [model]
 hidden = 4
 
-[train]
-epochs = 2
-
-[cluster]
-hosts = 1
-ranks_per_host = 2
-
-[hardware]
-profile = "cpu-25gbe-4"
+{TRAINING}"cpu-25gbe-4"
 
 [graph]
 """

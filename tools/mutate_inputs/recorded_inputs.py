@@ -160,7 +160,7 @@ def refreeze(folder: Path) -> None:
 
 
 def forget_source(folder: Path) -> None:
-    """Remove what a statistics file says about its source and its own digests, as if it were written by hand."""
+    """Remove the source and the digests from a statistics file, as if a user had written it."""
     path = folder / "stats.toml"
     if not path.is_file():
         return

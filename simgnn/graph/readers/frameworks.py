@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from simgnn.counted_file import CountedFile
 from simgnn.errors import GraphError
 from simgnn.graph.build import assemble_edges
 from simgnn.graph.complete import Found, complete_graph
@@ -20,7 +19,7 @@ from simgnn.graph.weights import NAMES as WEIGHT_NAMES
 from simgnn.graph.weights import TAKEN, WeightChoice
 from simgnn.npzfile import check_unpacked
 from simgnn.outside import outside_data, reason_of
-from simgnn.progress import SILENT, Progress
+from simgnn.progress import SILENT, CountedFile, Progress
 
 NAMES = {
     "features": ("feat", "x", "feature", "features"),
