@@ -318,6 +318,8 @@ class Session:
         memory = self.memory
         held = (memory.peak_bytes(), memory.resident_bytes(), memory.baseline, memory.capacity_bytes())
         self.memory.close()
+        # a run that is ended after the checkpoint finds the times of its last epochs in this trace alone
+        self._write_down(force=True)
         # after the peak was read: the copies that it makes are no part of training
         self._checkpoint(done)
         if self.model is not None:

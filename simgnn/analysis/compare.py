@@ -202,7 +202,9 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
     if one.program_digest != two.program_digest:
         raise ConfigError(
             f"{predicted} and {measured} hold different programs ({one.program_digest[:12]} and "
-            f"{two.program_digest[:12]}). Predict and run the same experiment on the same partition."
+            f"{two.program_digest[:12]}), and ops are compared one by one: predict and run the same experiment on the "
+            "same partition. To set two systems side by side, put their results in one table: "
+            "pandas.concat([one.table(), two.table()]) of simgnn.simulate and simgnn.run."
         )
     for path, result in ((predicted, one), (measured, two)):
         if result.status == "failed" or not result.epoch_s:

@@ -61,8 +61,8 @@ def find_activity(prepared: Prepared, root: Path | None, command: Sequence[str] 
         raise ConfigError(
             f"freshness.kind = '{experiment.freshness.label}': what is sent ('{wanted[0]}' and {len(wanted) - 1} more "
             f"decisions) depends on values that only training produces. Record it once with "
-            f"`{shlex.join([*(command or ('simgnn', 'run', experiment.name)), '--out', RECORDED])}` (of any number of "
-            f"ranks), then add `--activity {RECORDED}`."
+            f"`{shlex.join([*(command or ('simgnn', 'run', experiment.name)), '--out', RECORDED])}` (other numbers of "
+            f"ranks serve, too, but what they send then is an estimate), then add `--activity {RECORDED}`."
         )
     accuracy, name = check_run(experiment, root), root.resolve().name
     there, origin = recorded_plan(root), prepared.stats.origin

@@ -54,7 +54,14 @@ FALLBACK_PROFILE = "cpu-100gbe-8"
 """Shipped profile for a machine that was never calibrated; the result is marked uncalibrated."""
 TRACE_EPOCHS = 10
 """Number of epochs in ``trace.perfetto.json``: enough to see, small enough to load at once."""
-NO_CALIBRATION = "this machine was never calibrated, so '{}' stands in for it; run `simgnn calibrate` first"
+NO_CALIBRATION = (
+    "this machine was never calibrated, so '{}' stands in for it: run `simgnn calibrate` first, or name a profile with "
+    "--hardware (`simgnn demo` keeps the one that it measured, as runs/demo/hardware.toml)"
+)
+THROUGH_HOSTS = (
+    "what travels on the stream '{}' goes through host memory by Gloo, since on GPUs two collectives of NCCL at once "
+    "could block each other; with schedule.kind = 'bsp' all messages travel in turn, by NCCL"
+)
 BUNDLED = "{} ops send so many messages a round that those between a rank and a host flow as one, at their mean size"
 UNLOADED = (
     "streams {} talk between hosts at once: that small messages wait behind large ones on a link, and that bytes take "
@@ -131,6 +138,8 @@ def predict(
     message if one is needed. Raises :class:`ConfigError` for layers that declare no cost."""
     chosen = chosen or known_profile(experiment)
     chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
+    if chosen.fallback:
+        progress.stage(NO_CALIBRATION.format(chosen.label))
     if activity is not None:
         check_run(experiment, activity)  # before minutes go into graph and partition
     _check_machine(experiment, chosen.profile)
@@ -299,6 +308,7 @@ def _result(
             *filter(None, [chosen.profile.assumptions()]),
             *chosen.profile.limits(),
             *_idle_hosts(program, chosen.profile),
+            *_through_hosts(program, chosen.profile),
             *unmodelled_waiting(program, chosen.profile),
             *prepared.stats.notes,
             *([STOPS_EARLY.format(train.patience, train.epochs, train.epochs)] if train.patience else []),
@@ -321,6 +331,15 @@ def _idle_hosts(program: Program, profile: Profile) -> list[str]:
         return []
     remedy = "" if program.ranks % hosts else f"; --set cluster.hosts={hosts} spreads them over all"
     return [f"all ranks are on {used} of the profile's {hosts} hosts{remedy}"]
+
+
+def _through_hosts(program: Program, profile: Profile) -> list[str]:
+    """Say which streams of GPUs use Gloo, as that may take longer than all they could hide."""
+    if profile.default_backend() != "nccl":
+        return []
+    groups = {name for name, group in program.groups.items() if group.backend == "gloo"}
+    streams = sorted(stream.name for stream in program.streams.values() if stream.group in groups)
+    return [THROUGH_HOSTS.format("', '".join(streams))] if streams else []
 
 
 def unmodelled_waiting(program: Program, profile: Profile) -> list[str]:

@@ -207,6 +207,15 @@ class ModelSection(Section):
         "others grow by 1 / (1 - share)",
     )
 
+    @property
+    def summary(self) -> str:
+        """What is trained, in one line: two experiments of one model read alike."""
+        widths = self.hidden if isinstance(self.hidden, int) else " and ".join(map(str, self.hidden))
+        hidden = f", hidden width {widths}" if self.layers > 1 else ""
+        layers = "1 layer" if self.layers == 1 else f"{self.layers} layers"
+        order = "" if self.order == "auto" else f", {self.order}"
+        return f"{self.kind}, {layers}{hidden}, dropout {self.dropout:g}{order}"
+
     @field_validator("kind")
     @classmethod
     def _known(cls, kind: str) -> str:

@@ -77,6 +77,7 @@ def prepare(
 
             check_kept(Path(sampling.storage), "batching.storage")
         experiment = with_default_cluster(experiment, default_cluster)
+        progress.stage(f"model: {experiment.model.summary}")
         if sampling is not None:
             sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
         graph = read_graph(experiment, base, progress)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from executor.recording.trained_model import TrainedModel
 from executor.state.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from executor.state.plan import RunPlan
 from simgnn.api.extend import check_resumable, extend_run
@@ -19,6 +20,8 @@ from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.progress import Progress
 from simgnn.record.plan import read_plan
+from simgnn.record.result import read_result
+from simgnn.record.rundir import RunDirectory
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 
@@ -81,6 +84,32 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
         for field in ("loss", "accuracy", "bytes_sent", "bytes_sent_first_epoch", "messages", "status", "epochs"):
             assert results[0][field] == results[1][field], field
         assert all(times["compute_s"] > 0 for times in results[1]["per_rank"])
+
+
+def _end_after_last_checkpoint(rank: int, ranks: int, folder: str) -> list[dict[str, Any]]:
+    """Train as a rank that is killed as soon as its last checkpoint is complete."""
+
+    def killed(*_: object) -> None:
+        raise BackendError("killed")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainedModel, "finish", killed)
+        return train_in_process(rank, ranks, [folder], None, False, 10, True)
+
+
+def test_a_run_killed_after_its_last_checkpoint_loses_no_record(tmp_path: Path) -> None:
+    settings = "model.kind=sage", "train.epochs=4"
+    folders = [str(prepared_run(small_graph(), tmp_path / name, 2, *settings)) for name in ("whole", "killed")]
+    run_ranks(2, train_in_process, tmp_path / "a", folders[:1], joined=False)
+    run_ranks(2, _end_after_last_checkpoint, tmp_path / "b", folders[1], joined=False)
+    assert not RunDirectory(Path(folders[1])).result.exists()
+    plan = RunPlan.open(Path(folders[1]))
+    assert find_checkpoint(plan.checkpoints, 2, plan.digest) == 4
+    run_ranks(2, train_in_process, tmp_path / "c", folders[1:], None, True, joined=False)
+    results = [read_result(RunDirectory(Path(folder)).result) for folder in folders]
+    assert len(results[1].epoch_s) == 4
+    for field in ("loss", "accuracy", "payload_epochs", "bytes_sent", "messages", "epochs"):
+        assert getattr(results[0], field) == getattr(results[1], field), field
 
 
 def _check_more_epochs(place: Path, ranks: int, cases: dict[str, tuple[str, list[str]]], short: list[int]) -> None:

@@ -1,14 +1,20 @@
 """``simgnn simulate``: predict an experiment on a hardware profile, without loading torch."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import typer
 
 from simgnn.cli import options as opt
 from simgnn.cli.tables.console import Reporter
 
+if TYPE_CHECKING:
+    from simgnn.experiment.schema import Experiment
+
 RECORDING_RANKS = 2
-"""Ranks of a run that records decisions, where the command states none: any machine can start as many."""
+"""Ranks of a run that records decisions, where the experiment states none: any machine can start as many."""
+MOST_RANKS = 8
+"""More ranks of an experiment than these are not proposed for a run on this machine."""
 
 
 def command(
@@ -33,16 +39,18 @@ def command(
     from simgnn.api.simulate import simulate_loaded
     from simgnn.cli.tables.one_result import show_result
 
-    record = _recording(experiment, overrides or (), ranks, epochs)
+    record = _recording(experiment, overrides or (), loaded, epochs)
     prediction = simulate_loaded(loaded, activity, out, force, verbose, Reporter(quiet=as_json), record)
     show_result(prediction.result, as_json, prediction.directory, verbose)
     if prediction.result.status == "oom":
         raise typer.Exit(3)
 
 
-def _recording(experiment: str, overrides: Sequence[str], ranks: int | None, epochs: int | None) -> list[str]:
-    """Return the words of the command that trains the same experiment on this machine, whatever the hardware."""
+def _recording(experiment: str, overrides: Sequence[str], loaded: "Experiment", epochs: int | None) -> list[str]:
+    """Return the words of the command that trains the same experiment on this machine, whatever the hardware: on as
+    many ranks, if the experiment states how many and they are few."""
     kept = [given for given in overrides if not given.strip().startswith(("cluster.", "hardware."))]
-    words = ["simgnn", "run", experiment, "--ranks", str(ranks or RECORDING_RANKS)]
+    known = loaded.cluster.ranks_per_host is not None and loaded.ranks <= MOST_RANKS
+    words = ["simgnn", "run", experiment, "--ranks", str(loaded.ranks if known else RECORDING_RANKS)]
     words += [word for given in kept for word in ("--set", given)]
     return words + ([] if epochs is None else ["--epochs", str(epochs)])
