@@ -63,6 +63,10 @@ SYSTEMS: dict[str, tuple[str, list[str]]] = {
     "sancus-E": ("sancus", ["freshness.rule=epoch-fixed", "train.epochs=5"]),
     "sancus-A": ("sancus", ["freshness.rule=epoch-adaptive", "train.epochs=5"]),
     "sancus-H": ("sancus", ["freshness.rule=variation-gap", "train.epochs=5"]),
+    # of the same model as vanilla, so that a speed-up is that of the halo rows alone
+    "resent": ("vanilla", ["communication.resend_inputs=true"]),
+    "pipelined": ("vanilla", ["schedule.kind=pipelined"]),
+    "pipegcn": ("vanilla", ["schedule.kind=pipelined", "freshness.kind=one-epoch-stale"]),
 }
 """Name here -> shipped system and what is set on top."""
 
