@@ -50,6 +50,11 @@ def expanded(text: str) -> Path:
         return Path(text)
 
 
+def followed(path: Path) -> Path:
+    """Return ``path`` as an absolute one without links. A loop of links stays, as reading it says what is wrong."""
+    return Path(os.path.realpath(path))  # Path.resolve raises a RuntimeError there
+
+
 def shown_path(path: Path | str) -> str:
     """Format a path for a message: characters that cannot be printed, such as a zero byte, are escaped."""
     text = str(path)

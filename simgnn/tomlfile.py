@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from simgnn.errors import ConfigError
-from simgnn.outside import check_regular, expanded, reason_of
+from simgnn.outside import check_regular, expanded, followed, reason_of
 from simgnn.spelling import nearest
 
 Table = dict[str, Any]
@@ -101,7 +101,7 @@ def inherited(path: Path, find: Callable[[str], Path | None], known: Sequence[st
     chain: list[Path] = []
     current: Path | None = path
     while current is not None:
-        resolved = current.resolve()
+        resolved = followed(current)
         if resolved in chain:
             names = " -> ".join(str(link) for link in [*chain[chain.index(resolved) :], resolved])
             raise ConfigError(

@@ -10,7 +10,7 @@ from typing import Any
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS, Stated, kinds_in
-from simgnn.outside import expanded
+from simgnn.outside import expanded, followed
 from simgnn.registry import add_to_path
 from simgnn.spelling import nearest
 from simgnn.tomlfile import Layer, Table, deep_merge, inherited, leaves, nested, parse_override
@@ -202,7 +202,7 @@ def _absolute(text: str, folder: Path, is_name: bool) -> str:
         return text
     if not text or (is_name and "/" not in text and not text.endswith(".toml")):
         return text
-    return str((folder / expanded(text)).resolve())
+    return str(followed(folder / expanded(text)))
 
 
 def _origin(layers: Sequence[Layer]) -> Any:

@@ -61,6 +61,7 @@ MTX = "%%MatrixMarket matrix coordinate pattern general\n"
 SOURCES: dict[str, tuple[str, Make, str]] = {
     "a pipe": ("g.csv", lambda path: os.mkfifo(path), "is a pipe"),
     "a device": ("g.npz", lambda path: path.symlink_to("/dev/zero"), "is a device"),
+    "a loop of links": ("g.npz", lambda path: path.symlink_to(path), "g.npz"),
     "rows of a matrix": (
         "g.mtx",
         lambda path: path.write_text(MTX + "1000000000 1000000000 1\n1 2\n"),
