@@ -17,7 +17,7 @@ from executor.state.task import Task, load_task
 from executor.state.warmup import warm_up
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
-from simgnn.emit.batches.on_rank import OfOne, carried_out
+from simgnn.emit.batches.on_rank import Functions, carried_out
 from simgnn.emit.drawn_rows import KeepEdges
 from simgnn.emit.sums.drawn import EDGES
 from simgnn.errors import BackendError
@@ -65,15 +65,15 @@ def _full_graph_context(
         task=task,
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
-        resources=carried_out(KeepEdges, _edges_keeper(network, program)),
+        resources=edges_kept(network, program),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
     )
 
 
-def _edges_keeper(network: LayerNetwork, program: Program) -> OfOne:
-    """Return a function that selects the edges from the halo rows ``kept`` int64 [m], and checks that they are as many
-    as the program states for the epoch."""
+def edges_kept(network: LayerNetwork, program: Program) -> Functions:
+    """Return the function of :class:`KeepEdges`: it selects the edges from the halo rows ``kept`` int64 [m], and checks
+    that they are as many as the program states for the epoch."""
 
     def keep(context: PolicyContext, kept: Array) -> tuple[Array]:
         found, planned = network.kept_halo(kept), program.sizes.per_rank(Column(EDGES), context.epoch, 0)
@@ -84,7 +84,7 @@ def _edges_keeper(network: LayerNetwork, program: Program) -> OfOne:
             )
         return (found,)
 
-    return keep
+    return carried_out(KeepEdges, keep)
 
 
 def warm_up_for(plan: RunPlan, device: torch.device) -> None:
