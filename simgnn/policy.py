@@ -480,6 +480,11 @@ class FreshnessTraits(Serving):
     draws_rows: ClassVar[bool] = False
 
     @property
+    def evaluates_apart(self) -> bool:
+        """Whether evaluations read other rows than training, so that they add transfers to a run."""
+        return self.late or self.draws_rows
+
+    @property
     def holds_inputs(self) -> bool:
         """Whether ranks hold the input features of all halo rows, so that layer 1 takes its rows from these."""
         return False

@@ -26,8 +26,7 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
     if op.segment is None or context.network is None:
         raise BackendError(f"op '{op.name}' ({op.kind}) names no segment of a layer, or this run has no model")
     own = not context.network.on_tape(op.layer)
-    kept = {"kept": True} if "edges" in op.options else {}
-    function = context.network.segment(op.layer, op.segment, **kept)
+    function = context.network.segment(op.layer, op.segment, kept="edges" in op.options)
     function = _guarded(function, op) if own else function
     getters, setters = context.reads(op), context.writes(op)
     check = _shape_check(op, context, own)

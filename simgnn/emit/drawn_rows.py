@@ -24,7 +24,7 @@ ROUTE = "halo/drawn"
 LISTED, KEPT, FACTORS = "drawn/listed", "drawn/kept", "drawn/factors"
 """Buffers of an epoch: own rows that are sent, by receiver; places in the halo of the rows that arrive, ascending; and
 what these are multiplied by."""
-IDS, TOLD = "drawn/ids", "drawn/told"
+IDS, ARRIVED_IDS = "drawn/ids", "drawn/arrived_ids"
 """Buffers of ids that are sent and received: places of drawn rows among those of their pair of ranks."""
 
 
@@ -67,13 +67,13 @@ class DrawRows(Action["DrawsRows"]):
 class CheckIds(Action["DrawsRows"]):
     """Compare the ids that owners sent with the rows that this rank has drawn."""
 
-    def run(self, context: PolicyContext, told: Array, kept: Array) -> tuple[Array, ...]:
-        """Return ``kept``. Raises :class:`PolicyError` if an owner has drawn other rows."""
+    def run(self, context: PolicyContext, ids: Array, kept: Array) -> tuple[Array, ...]:
+        """Return ``kept``, if the ``ids`` [m, 1] that arrived name the same rows; raise :class:`PolicyError` if not."""
         xp, received = array_namespace(kept), np.array(context.receive, np.int64)
         ends = xp.asarray(np.cumsum(received), device=device(kept))
         begins = ends - xp.asarray(received, device=device(kept))
         own = kept - pick_rows(begins, xp.searchsorted(ends, kept, side="right"))
-        if bool(xp.any(xp.reshape(told, (-1,)) != own)):
+        if bool(xp.any(xp.reshape(ids, (-1,)) != own)):
             raise PolicyError(
                 f"rank {context.rank} draws other halo rows in epoch {context.epoch + 1} than their owners sent: this "
                 "is a fault of simgnn, not of the experiment"

@@ -86,11 +86,11 @@ class Arranged:
 def arrange_layers(experiment: Experiment, stats: PartitionStats) -> Arranged:
     """Choose order and inputs of all layers. Raises :class:`ConfigError` for layers that do not suit the policies."""
     facts, model, communication = stats.facts, experiment.model, cast(Communication, experiment.communication)
-    # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
-    draws = experiment.freshness.draws_rows and len(stats.halo.source) > 0
+    draws = _draws(experiment, stats)
     input_rows = "input" if draws and experiment.freshness.holds_inputs else communication.input_rows()
     # sums over other rows in each epoch are no constant, and are made of dense rows
     renewed = draws and (input_rows == "input" or bool(model.aggregates_first))
+    # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
     if communication.dense_inputs or renewed or (facts.centred_features and not model.built_in):
         facts = replace(facts, feature_nonzeros=None)
         stats = replace(stats, facts=facts)
@@ -189,9 +189,14 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
     return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))
 
 
+def _draws(experiment: Experiment, stats: PartitionStats) -> bool:
+    """Whether freshness draws halo rows, and any rank has some."""
+    return experiment.freshness.draws_rows and len(stats.halo.source) > 0
+
+
 def _drawing(experiment: Experiment, stats: PartitionStats) -> Drawing | None:
-    """Return the draws of halo rows, if freshness draws and any rank has some."""
-    if not experiment.freshness.draws_rows or not len(stats.halo.source):
+    """Return the draws of halo rows, if there are any."""
+    if not _draws(experiment, stats):
         return None
     return Drawing(cast(DrawsRows, experiment.freshness), stats, experiment.seed, experiment.train.epochs)
 

@@ -13,8 +13,9 @@ from simgnn.cli.main import invoke
 from simgnn.experiment.load import load_experiment
 from simgnn.graph.csr import CSR
 from simgnn.planner.make_plan import plan
-from simgnn.planner.prepare import full_graph_stats
+from simgnn.planner.prepare import KEPT_EDGES, full_graph_stats
 from simgnn.policies.freshness.boundary_sampling import BoundarySampling
+from simgnn.record.result import read_result
 from tests.executor.runs import small_graph
 from tests.sampled_reference import count_of, sample
 
@@ -172,6 +173,40 @@ def test_a_layer_of_the_users_own_is_refused(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "own.toml").write_text('extends = "bnsgcn"\n[model]\nkind = "own_layer:Own"\n')
     assert invoke(["simulate", str(tmp_path / "own.toml"), "--ranks", "2"]) == 2
     assert "freshness.kind: got 'boundary-sampling'" in capsys.readouterr().err
+
+
+COMMUNITIES = [
+    word
+    for setting in (
+        "graph.source=synthetic:communities", "graph.vertices=400", "graph.edges=3000", "graph.classes=5",
+        "graph.feature_width=16", "model.hidden=8", "train.epochs=4", "partition.kind=random",
+    )
+    for word in ("--set", setting)
+]  # fmt: skip
+
+
+def test_a_prediction_says_what_it_estimates_and_what_an_evaluation_costs(tmp_path: Path) -> None:
+    file, results = tmp_path / "statistics.toml", {}
+    assert invoke(["partition", "bnsgcn", *COMMUNITIES, "--ranks", "2", "--stats", str(file)]) == 0
+    for name, source in (("counted", []), ("expected", ["--set", f"graph.source=stats:{file}"])):
+        command = ["simulate", "bnsgcn", *(COMMUNITIES if not source else [*COMMUNITIES[10:], *source])]
+        assert invoke([*command, "--ranks", "2", "--out", str(tmp_path / name)]) == 0
+        results[name] = read_result(tmp_path / name / "result.json")
+    counted, expected = results.values()
+    assert KEPT_EDGES in expected.extrapolated
+    assert KEPT_EDGES not in counted.extrapolated
+    assert counted.bytes_sent == expected.bytes_sent
+    for result in (counted, expected):
+        assert result.evaluation is not None
+        assert result.evaluation.evaluate_s > 0
+        assert result.evaluation.drain_s is None
+
+
+def test_all_faults_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = ["freshness.p=1.5", "freshness.sampling=poisson", "train.learning_rate=-1.0"]
+    assert invoke(["simulate", "bnsgcn", *(part for fault in faults for part in ("--set", fault))]) == 2
+    message = capsys.readouterr().err
+    assert all(fault.partition("=")[0] in message for fault in faults)
 
 
 def test_from_statistics_kept_edges_are_expected_and_said_to_be(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.communication import Transfers
 from simgnn.emit.drawn_rows import (
+    ARRIVED_IDS,
     FACTORS,
     IDS,
     KEPT,
     LISTED,
     ROUTE,
-    TOLD,
     CheckIds,
     DrawRows,
     DrawsRows,
@@ -57,26 +57,38 @@ class Drawing:
 
     @cached_property
     def _numbers(self) -> tuple[IntArray, IntArray]:
-        """Rows of each pair of the route "halo", and kept edges of each rank: [k] or [k, epochs, 1]."""
-        halo, ranks = self.stats.halo, self.stats.ranks
+        """Rows of each pair of the route "halo", and kept edges of each rank: [k], or [k, epochs, 1] where epochs may
+        differ, however many there are."""
+        halo = self.stats.halo
         fixed = self.policy.fixed_counts(halo.rows)
+        if fixed is None:
+            counts, edges = self._drawn(self.epochs)
+            return counts, edges if self.counted else self._expected(counts)
+        if not self.counted:
+            return fixed, self._expected(fixed[:, None, None])[:, 0, 0]
+        if bool(((fixed > 0) & (fixed < halo.rows)).any()):
+            return fixed, self._drawn(self.epochs)[1]
+        return fixed, self._drawn(1)[1][:, 0, 0]
+
+    def _drawn(self, epochs: int) -> tuple[IntArray, IntArray]:
+        """Draw ``epochs`` epochs: rows of each pair [k, epochs, 1], kept edges of each rank [P, epochs, 1] (0 if edges
+        are not counted)."""
+        halo = self.stats.halo
         order = np.lexsort((halo.source, halo.target))  # by receiver, as halo rows lie
-        owner, holder, rows = halo.source[order], halo.target[order], halo.rows[order]
-        if fixed is not None and not self.counted:
-            return fixed, self._expected(fixed[:, None, None])
-        counts = np.zeros((len(rows), self.epochs, 1), np.int64)
-        edges = np.zeros((ranks, self.epochs, 1), np.int64)
-        of_row = self.stats.tables.get(ROW_EDGES)
-        lies_on = np.repeat(holder, rows)
-        for epoch in range(self.epochs):
-            found = self.policy.drawn(self.seed, epoch, owner.astype(np.int64), holder.astype(np.int64), rows)
+        owner, holder, rows = (part[order].astype(np.int64) for part in (halo.source, halo.target, halo.rows))
+        counts = np.zeros((len(rows), epochs, 1), np.int64)
+        edges = np.zeros((self.stats.ranks, epochs, 1), np.int64)
+        of_row, lies_on = self.stats.tables.get(ROW_EDGES), np.repeat(holder, rows)
+        for epoch in range(epochs):
+            found = self.policy.drawn(self.seed, epoch, owner, holder, rows)
             counts[order, epoch, 0] = found.counts
             if of_row is not None:
-                edges[:, epoch, 0] = np.bincount(lies_on[found.places], of_row[found.places], minlength=ranks)
-        return _constant(counts), _constant(edges) if self.counted else self._expected(counts)
+                edges[:, epoch, 0] = np.bincount(lies_on[found.places], of_row[found.places], self.stats.ranks)
+        return counts, edges
 
     def _expected(self, counts: IntArray) -> IntArray:
-        """The kept edges if each halo row of a pair has as many: counted pair by pair where statistics do that."""
+        """The kept edges [P, epochs, 1] if each halo row of a pair has as many: counted pair by pair where statistics
+        do that."""
         stats, halo = self.stats, self.stats.halo
         share = counts / np.maximum(halo.rows, 1)[:, None, None]
         if "block_edges" in stats.tables:
@@ -86,7 +98,7 @@ class Drawing:
             of_pair = cut[halo.target] * halo.rows / np.maximum(stats.halo_rows(), 1)[halo.target]
         edges = np.zeros((stats.ranks, *counts.shape[1:]))
         np.add.at(edges, halo.target, share * of_pair[:, None, None])
-        return _constant(np.rint(edges).astype(np.int64))
+        return np.rint(edges).astype(np.int64)
 
     def add_to(self, builder: ProgramBuilder, weighted: bool, attends: bool) -> None:
         """Add the route of drawn rows, and the columns of rows and edges."""
@@ -110,7 +122,7 @@ class Drawing:
 
     def emit(self, builder: ProgramBuilder, templates: Sequence[str]) -> None:
         """Emit the draw of an epoch's rows, the message of ids if there is one, and the choice of the kept edges."""
-        policy, reads = self.policy, {"route": "halo", "module": self.policy.slot, "category": "comm_overhead"}
+        policy, fields = self.policy, {"route": "halo", "module": self.policy.slot, "category": "comm_overhead"}
         writes = [
             builder.buffer(LISTED, DRAWN.send_rows, 1, "int64"), builder.buffer(KEPT, DRAWN.halo_rows, 1, "int64")
         ]  # fmt: skip
@@ -122,26 +134,23 @@ class Drawing:
             writes.append(builder.buffer(IDS, DRAWN.send_rows, 1, "int64"))
             options["ids"] = 1
         drawing = (_pass_over(DRAWN_FROM, POINTER),)
-        builder.compute(templates, "draw/rows", OpKind.SELECT, [], writes, drawing, DrawRows, options=options, **reads)
+        builder.compute(templates, "draw/rows", OpKind.SELECT, [], writes, drawing, DrawRows, options=options, **fields)
         if policy.sends_ids:
-            builder.buffer(TOLD, DRAWN.halo_rows, 1, "int64")
-            builder.exchange(templates, "draw/ids", ROUTE, [IDS], TOLD, POINTER, control=True)
+            builder.buffer(ARRIVED_IDS, DRAWN.halo_rows, 1, "int64")
+            builder.exchange(templates, "draw/ids", ROUTE, [IDS], ARRIVED_IDS, POINTER, control=True)
             comparing = (
                 Work("elementwise", {"rows": DRAWN.halo_rows, "width": 1, "passes": 2, "item_bytes": POINTER}),
             )
-            builder.compute(templates, "draw/check", OpKind.SELECT, [TOLD, KEPT], [KEPT], comparing, CheckIds, **reads)
+            builder.compute(
+                templates, "draw/check", OpKind.SELECT, [ARRIVED_IDS, KEPT], [KEPT], comparing, CheckIds, **fields
+            )
         builder.buffer(EDGES, Column(f"{EDGES}/bytes"), 1, "uint8")
         choosing = (_pass_over(HALO_EDGES, INDEX),)
-        builder.compute(templates, "draw/edges", OpKind.SELECT, [KEPT], [EDGES], choosing, KeepEdges, **reads)
+        builder.compute(templates, "draw/edges", OpKind.SELECT, [KEPT], [EDGES], choosing, KeepEdges, **fields)
 
 
 def _pass_over(numbers: Column, item_bytes: int) -> Work:
     return Work("elementwise", {"rows": numbers, "width": 1, "passes": 2, "item_bytes": item_bytes})
-
-
-def _constant(turns: IntArray) -> IntArray:
-    """Drop the axes of turns, [k, epochs, 1], where all epochs are alike."""
-    return turns[:, 0, 0] if bool((turns == turns[:, :1]).all()) else turns
 
 
 def _alike(*columns: NDArray[np.int64]) -> list[IntArray]:
