@@ -184,7 +184,7 @@ class RankContext:
         """Return a function of the turn that gives the number of rows that arrive from each rank, [P]."""
         assert op.route is not None
         route, rank, ranks = self.program.sizes.routes[op.route], self.rank, self.program.ranks
-        if self.scheduled(op):  # in the direction of the op's route the rows leave that its reverse brings
+        if self.scheduled(op):  # rows that left along the op's route come back along its reverse
             return lambda now: tuple(route.matrix(ranks, now.epoch, now.step)[rank].tolist())
         counts = self.route(op).arriving_counts
         return lambda now: counts

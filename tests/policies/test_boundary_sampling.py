@@ -7,6 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from executor.kernels.edges import kept as kernels
+from executor.kernels.edges.aggregation import TorchAggregation
 from executor.layers.kept import KeptHalo
 from executor.layers.local import LocalAdjacency, add_halo, aggregate, sum_own
 from simgnn.cli.main import invoke
@@ -107,20 +109,22 @@ def test_sums_of_layer_1_are_unbiased(scaling: str, sampling: str) -> None:
     assert bool(((found.mean(0) - exact).abs() <= 5 * error + 1e-12).all())
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("attends", [False, True])
-def test_kept_edges_are_the_same_by_torch_and_by_our_kernel(attends: bool, weighted: bool) -> None:
-    from executor.kernels.edges import kept as kernels
-
+def _random_adjacency(rows: int, halo: int, weighted: bool) -> LocalAdjacency:
     draw = np.random.default_rng(2)
-    rows, halo = 50, 31
     sources = [np.unique(draw.integers(0, rows + halo, draw.integers(0, 12))) for _ in range(rows)]
     pointers = np.concatenate(([0], np.cumsum([len(each) for each in sources]))).astype(np.int64)
     weights = draw.random(int(pointers[-1])) if weighted else None
     csr = CSR(pointers, np.concatenate(sources).astype(np.int32), rows + halo, weights)
-    sums = np.ones(rows + halo) if weighted else None
-    adjacency = LocalAdjacency(csr, np.ones(rows + halo), dtype=torch.float64, weighted_degree=sums)
-    kept = torch.from_numpy(np.flatnonzero(draw.random(halo) < 0.4))
+    degree, sums = draw.integers(1, 30, rows + halo), draw.random(rows + halo) + 1 if weighted else None
+    return LocalAdjacency(csr, degree, dtype=torch.float64, weighted_degree=sums)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("attends", [False, True])
+def test_kept_edges_are_the_same_by_torch_and_by_our_kernel(attends: bool, weighted: bool) -> None:
+    rows, halo = 50, 31
+    adjacency = _random_adjacency(rows, halo, weighted)
+    kept = torch.from_numpy(np.flatnonzero(np.random.default_rng(3).random(halo) < 0.4))
     first = 0 if attends else rows
     place = torch.full((halo,), -1, dtype=torch.int32)
     place[kept] = torch.arange(first, first + len(kept), dtype=torch.int32)
@@ -134,6 +138,24 @@ def test_kept_edges_are_the_same_by_torch_and_by_our_kernel(attends: bool, weigh
         assert torch.equal(one.indices.long(), other.indices.long())
         assert (one.weights is None) == (not weighted)
         assert one.weights is None or torch.equal(one.weights, other.weights)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("scaling", ["gcn", "mean", "sum"])
+def test_sums_over_kept_edges_are_the_same_by_torch_and_by_our_kernel(
+    scaling: str, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, halo, width = 50, 31, 3
+    adjacency, draw = _random_adjacency(rows, halo, weighted), np.random.default_rng(4)
+    kept = torch.from_numpy(np.flatnonzero(draw.random(halo) < 0.4))
+    own, others, gradient = (torch.from_numpy(draw.standard_normal((n, width))) for n in (rows, len(kept), rows))
+    sums = KeptHalo(adjacency, kept, False).aggregation(scaling)
+    ours = sums.add_halo(adjacency.aggregation(scaling).sum_own(own), others)
+    _, of_halo = sums.backward(gradient, False, True)
+    by_torch = TorchAggregation(adjacency.structure, adjacency.transpose, adjacency.scaling(scaling))
+    monkeypatch.setattr(kernels, "compiled_for", lambda rows: False)
+    torch.testing.assert_close(sums.add_halo(by_torch.sum_own(own), others), ours, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(sums.backward(gradient, False, True)[1], of_halo, rtol=1e-12, atol=1e-12)
 
 
 BAD = {
