@@ -268,7 +268,7 @@ def test_nothing_is_lost_on_the_way(bench: Bench, case: Case) -> None:
 
 @pytest.mark.slow
 def test_coded_samples_train_like_exact_ones(bench: Bench) -> None:
-    """8 bits an element and a header of 8 bytes a row, of the same rows: losses are near."""
+    """8 bits an element and a header of two numbers a row, of the same rows: losses are near."""
     common = (*SAMPLED, "freshness.p=0.5", TRANSFORMED)
     exact, coded = (
         bench.run(Case("small", "gcn", "random", 3, "float64-adam", (*common, *more)))
@@ -277,7 +277,7 @@ def test_coded_samples_train_like_exact_ones(bench: Bench) -> None:
     assert exact.ranks[0]["losses"] != coded.ranks[0]["losses"]
     np.testing.assert_allclose(coded.ranks[0]["losses"], exact.ranks[0]["losses"], rtol=0.02)
     widths = {layer.index: layer.prepared_width for layer in exact.plan.layers}
-    for finished, row_bytes in ((exact, lambda width: 8 * width), (coded, lambda width: width + 8)):
+    for finished, row_bytes in ((exact, lambda width: 8 * width), (coded, lambda width: width + 2 * 8)):
         for op in finished.plan.program.templates["steady"].ops:
             if op.kind is OpKind.EXCHANGE:
                 assert op.transfer is not None

@@ -138,9 +138,7 @@ class Drawing:
         if policy.sends_ids:
             builder.buffer(ARRIVED_IDS, DRAWN.halo_rows, 1, "int64")
             builder.exchange(templates, "draw/ids", ROUTE, [IDS], ARRIVED_IDS, POINTER, control=True)
-            comparing = (
-                Work("elementwise", {"rows": DRAWN.halo_rows, "width": 1, "passes": 2, "item_bytes": POINTER}),
-            )
+            comparing = (_pass_over(DRAWN.halo_rows, POINTER),)
             builder.compute(
                 templates, "draw/check", OpKind.SELECT, [ARRIVED_IDS, KEPT], [KEPT], comparing, CheckIds, **fields
             )
