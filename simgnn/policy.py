@@ -211,9 +211,10 @@ class Action(ABC, Generic[Owner]):
 class EncodeRows(Action["Codec"]):
     """Encode the rows of a transfer as the bytes to send."""
 
-    def run(self, context: PolicyContext, rows: Array) -> tuple[Array, ...]:
-        """Encode ``rows`` [n, F] as bytes, uint8 [n, row_bytes]."""
-        xp, names = array_namespace(rows), context.gathered
+    def run(self, context: PolicyContext, rows: Array, listed: Array | None = None) -> tuple[Array, ...]:
+        """Encode ``rows`` [n, F] as bytes, uint8 [n, row_bytes]. ``listed`` int64 [n]: the local rows that are sent,
+        where they differ by turn."""
+        xp, names = array_namespace(rows), context.gathered if listed is None else listed
         if names is None:
             names = xp.arange(rows.shape[0], dtype=xp.int64, device=device(rows))
         return (encoded(self.owner, context, rows, names),)
@@ -418,7 +419,8 @@ class CommunicationTraits(Policy):
 
     ``cut``: the kind of partition that it serves. ``moves``: what travels: listed rows or whole blocks of the full
     graph, or input rows of mini-batches. ``dense_inputs``: it takes sparse features as dense rows.
-    ``transforms_copies``: ranks hold copies of input rows, which they can transform themselves.
+    ``transforms_copies``: ranks hold copies of input rows, which they can transform themselves. ``sums_drawn_rows``:
+    halo rows travel along the route "halo", and sums can run over some of them, others in each epoch.
     """
 
     slot: ClassVar[str] = "communication"
@@ -427,6 +429,7 @@ class CommunicationTraits(Policy):
     moves: ClassVar[Moves] = "rows"
     dense_inputs: ClassVar[bool] = False
     transforms_copies: ClassVar[bool] = True
+    sums_drawn_rows: ClassVar[bool] = False
 
     def input_rows(self) -> str:
         """What layer 1 exchanges: "input" rows, "transformed" ones, or "auto"."""
@@ -465,6 +468,7 @@ class FreshnessTraits(Serving):
     ``hands_on``: rows that pass through other ranks are encoded once and handed on as they came.
     ``late``: rows and gradients that travel in an epoch are used in a later one, so that no op of their own epoch waits
     for them. Input rows do not change; they are sent once, and used at once.
+    ``draws_rows``: in each epoch a rank sums over other halo rows, so that sums of input rows are not constant either.
     """
 
     slot: ClassVar[str] = "freshness"
@@ -473,6 +477,17 @@ class FreshnessTraits(Serving):
     sends_differences: ClassVar[bool] = False
     hands_on: ClassVar[bool] = False
     late: ClassVar[bool] = False
+    draws_rows: ClassVar[bool] = False
+
+    @property
+    def evaluates_apart(self) -> bool:
+        """Whether evaluations read other rows than training, so that they add transfers to a run."""
+        return self.late or self.draws_rows
+
+    @property
+    def holds_inputs(self) -> bool:
+        """Whether ranks hold the input features of all halo rows, so that layer 1 takes its rows from these."""
+        return False
 
 
 class PlacementTraits(Serving):

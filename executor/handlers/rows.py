@@ -20,19 +20,17 @@ def copy(op: Op, template: Template, context: RankContext) -> Handler:
     read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     if op.route is None:
         return lambda now: put_whole(now, read(now).clone())
-    rows = context.route(op).leaving
-    assert rows is not None, "the route names local rows"
-    return lambda now: put_whole(now, gather_rows(read(now), rows))
+    rows = context.rows_of_turn(op, arriving=False)
+    return lambda now: put_whole(now, gather_rows(read(now), rows(now)))
 
 
 def put(op: Op, template: Template, context: RankContext) -> Handler:
     """Replace the rows that the route names by the rows that arrived, in place."""
     read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
-    rows = context.route(op).arriving
-    assert rows is not None, "the route names local rows"
+    rows = context.rows_of_turn(op, arriving=True)
 
     def replace(now: Now) -> None:
-        target(now).index_copy_(0, rows, read(now))
+        target(now).index_copy_(0, rows(now), read(now))
 
     return replace
 
@@ -51,11 +49,10 @@ def add(op: Op, template: Template, context: RankContext, combine: Combine = add
 
     if op.route is None:
         return add_all
-    rows, counts = context.route(op).arriving, context.route(op).arriving_counts
-    assert rows is not None, "the route names local rows"
+    rows, counts = context.rows_of_turn(op, arriving=True), context.arriving_counts(op)
 
     def add_arrived(now: Now) -> None:
-        combine(target(now), rows, read(now), counts)
+        combine(target(now), rows(now), read(now), counts(now))
 
     return add_arrived
 

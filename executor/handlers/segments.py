@@ -26,7 +26,7 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
     if op.segment is None or context.network is None:
         raise BackendError(f"op '{op.name}' ({op.kind}) names no segment of a layer, or this run has no model")
     own = not context.network.on_tape(op.layer)
-    function = context.network.segment(op.layer, op.segment)
+    function = context.network.segment(op.layer, op.segment, kept="edges" in op.options)
     function = _guarded(function, op) if own else function
     getters, setters = context.reads(op), context.writes(op)
     check = _shape_check(op, context, own)

@@ -75,13 +75,13 @@ class GAT(Layer):
         self, csr: LocalAdjacency, prepared: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Maxima [n, heads] and sums [n, out + heads] over the edges from own rows [n, out]."""
-        return self.add_block(csr.divided_attention[0], prepared, prepared)
+        return self.add_block(csr.own_attention, prepared, prepared)
 
     def add_halo(  # type: ignore[override]
         self, csr: LocalAdjacency, halo: torch.Tensor, prepared: torch.Tensor, *so_far: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Maxima and sums over all edges, from halo rows [h, out], own rows and the result of :meth:`sum_own`."""
-        return self.add_block(csr.divided_attention[1], prepared, halo, *so_far)
+        return self.add_block(csr.halo_attention, prepared, halo, *so_far)
 
     @torch.no_grad()
     def halo_gradients(
@@ -93,7 +93,7 @@ class GAT(Layer):
         ``attention_source`` is added to its ``.grad``."""
         vectors = self.attention_source
         scores = Scores(scores_of(halo, vectors), scores_of(prepared, self.attention_target))
-        of_rows, _, of = csr.divided_attention[1].backward(gradient, halo, None, scores, maximum)
+        of_rows, _, of = csr.halo_attention.backward(gradient, halo, None, scores, maximum)
         self._learn(of_rows, of.source, halo, vectors)
         return of_rows, of.target
 
@@ -104,7 +104,7 @@ class GAT(Layer):
     ) -> torch.Tensor:  # fmt: skip
         """Return the gradient of own rows [n, out]. ``of_target`` [n, heads]: what :meth:`halo_gradients` returned."""
         scores = Scores(scores_of(prepared, self.attention_source), scores_of(prepared, self.attention_target))
-        of_rows, _, of = csr.divided_attention[0].backward(gradient, prepared, None, scores, maximum)
+        of_rows, _, of = csr.own_attention.backward(gradient, prepared, None, scores, maximum)
         self._learn(of_rows, of.source, prepared, self.attention_source)
         self._learn(of_rows, of.target.add_(of_target), prepared, self.attention_target)
         return of_rows

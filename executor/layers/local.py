@@ -137,13 +137,16 @@ class LocalAdjacency:
         return Attention(self.structure, self.transpose, self.looped, self.threads)
 
     @cached_property
-    def divided_attention(self) -> tuple[Attention, Attention]:
-        """Kernels of attention over the edges from own rows (with self loops), and over those from halo rows."""
-        own, halo = self.structure.divided()
-        return (
-            Attention(own, own.transposed(), self.looped, self.threads),
-            Attention(halo, halo.transposed(), 0, self.threads),
-        )
+    def own_attention(self) -> Attention:
+        """Attention over the edges from own rows, with self loops."""
+        own = self.structure.part(of_halo=False)
+        return Attention(own, own.transposed(), self.looped, self.threads)
+
+    @cached_property
+    def halo_attention(self) -> Attention:
+        """Attention over the edges from halo rows."""
+        halo = self.structure.part(of_halo=True)
+        return Attention(halo, halo.transposed(), 0, self.threads)
 
     def neighbourhood(self) -> "Neighbourhood":
         """Return this adjacency as the object that a user's layer gets as ``csr``."""

@@ -17,9 +17,16 @@ from executor.state.task import Task, load_task
 from executor.state.warmup import warm_up
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
+from simgnn.emit.batches.on_rank import Functions, carried_out
+from simgnn.emit.drawn_rows import KeepEdges
+from simgnn.emit.sums.drawn import EDGES
+from simgnn.errors import BackendError
 from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.local.shards import Shard
 from simgnn.partition.local.vertex_cut import RankGraph
+from simgnn.policy import Array, PolicyContext
+from simgnn.program.program import Program
+from simgnn.program.sizes import Column
 
 
 def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle]) -> Callable[[], RankContext]:
@@ -58,9 +65,26 @@ def _full_graph_context(
         task=task,
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
+        resources=edges_kept(network, program),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
     )
+
+
+def edges_kept(network: LayerNetwork, program: Program) -> Functions:
+    """Return the function of :class:`KeepEdges`: it selects the edges from the halo rows ``kept`` int64 [m], and checks
+    that they are as many as the program states for the epoch."""
+
+    def keep(context: PolicyContext, kept: Array) -> tuple[Array]:
+        found, planned = network.kept_halo(kept), program.sizes.per_rank(Column(EDGES), context.epoch, 0)
+        if found.edges.edges != planned[context.rank]:
+            raise BackendError(
+                f"rank {context.rank} keeps {found.edges.edges} edges from halo rows in epoch {context.epoch + 1}, the "
+                f"program was planned for {planned[context.rank]}: prepare the run again"
+            )
+        return (found,)
+
+    return carried_out(KeepEdges, keep)
 
 
 def warm_up_for(plan: RunPlan, device: torch.device) -> None:
@@ -68,7 +92,8 @@ def warm_up_for(plan: RunPlan, device: torch.device) -> None:
     dtype = TORCH_TYPES[str(plan.train["dtype"])]
     warm_up_policies(plan.policies.values(), dtype, device)
     if plan.batches is None:
-        warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device)
+        draws = any(op.action == KeepEdges.label for _, op in plan.program.ops)
+        warm_up(plan.layers, plan.classes, plan.multilabel, plan.train, dtype, device, draws)
         return
     # mini-batches: half a hundred modules that a run on the full graph does not need
     from executor.minibatch.setup import warm_up_batches

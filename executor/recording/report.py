@@ -151,9 +151,9 @@ def write_report(
 
 
 def _evaluation_cost(plan: RunPlan, trace: pa.Table) -> EvaluationCost | None:
-    """What an evaluation between epochs would have cost, if rows travel late and none took place."""
+    """What an evaluation between epochs would have cost, if it reads other rows than training and none took place."""
     freshness = cast("FreshnessTraits | None", plan.policies.get("freshness"))
-    if freshness is None or not freshness.late or plan.train["eval_every"]:
+    if freshness is None or not freshness.evaluates_apart or plan.train["eval_every"]:
         return None
     columns = {name: trace[name].to_numpy() for name in ("epoch", "step", "issued_s", "ended_s")}
     return EvaluationCost(evaluate_s=evaluation_s(columns), drain_s=None)

@@ -11,7 +11,8 @@ from simgnn.program.program import Program, Template, carried, remembered
 from simgnn.program.sizes import Column, Decision, Size
 
 Value = torch.Tensor | tuple[torch.Tensor, ...]
-"""What a buffer holds: a tensor (dense or sparse CSR), or the parts of a sampled block."""
+"""What a buffer holds: a tensor (dense or sparse CSR), or the parts of a sampled block. The edges that an epoch keeps
+are an object of the model's (:class:`executor.layers.kept.KeptHalo`), which ops hand on as they found it."""
 
 
 @dataclass(frozen=True, slots=True)

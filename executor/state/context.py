@@ -168,6 +168,27 @@ class RankContext:
         route = self.program.sizes.routes.get(op.route or "")
         return route is not None and route.rows.ndim > 1
 
+    def rows_of_turn(self, op: Op, arriving: bool) -> Callable[[Now], torch.Tensor]:
+        """Return a function of the turn that gives the local rows which an op's route names: those that leave, or those
+        that arriving rows belong to. The program names the buffer that lists them where they differ by turn."""
+        assert op.route is not None
+        listed = self.program.sizes.routes[op.route].listed
+        if listed:
+            return self.store.getter(Access(listed))
+        route = self.route(op)
+        rows = route.arriving if arriving else route.leaving
+        assert rows is not None, "the route names local rows"
+        return lambda now: rows
+
+    def arriving_counts(self, op: Op) -> Callable[[Now], tuple[int, ...]]:
+        """Return a function of the turn that gives the number of rows that arrive from each rank, [P]."""
+        assert op.route is not None
+        route, rank, ranks = self.program.sizes.routes[op.route], self.rank, self.program.ranks
+        if self.scheduled(op):  # rows that left along the op's route come back along its reverse
+            return lambda now: tuple(route.matrix(ranks, now.epoch, now.step)[rank].tolist())
+        counts = self.route(op).arriving_counts
+        return lambda now: counts
+
     def group(self, op: Op) -> GroupHandle:
         name = self.program.streams[op.stream].group
         assert name is not None

@@ -9,6 +9,7 @@ import torch
 
 from executor.layers import LocalAdjacency, build_layers
 from executor.layers.builtin import Functions, Layer
+from executor.layers.kept import KeptHalo
 from executor.layers.sampled import FirstRows, SampledBlock
 from executor.layers.tape import Call, autograd
 from executor.layers.user import check_copies
@@ -17,9 +18,9 @@ from simgnn.model.spec import LayerSpec
 from simgnn.partition.local.vertex_cut import RankGraph
 from simgnn.program.kinds import Segment
 
-OVER_PARTS = (Segment.SUM_OWN, Segment.ADD_HALO, Segment.HALO_GRADIENTS, Segment.OWN_GRADIENTS)
-"""Segments that read the edges from own rows, or those from halo rows."""
-OVER_EDGES = (Segment.MAXIMUM, Segment.AGGREGATE, Segment.FORWARD, *OVER_PARTS)
+OVER_OWN, OVER_HALO = (Segment.SUM_OWN, Segment.OWN_GRADIENTS), (Segment.ADD_HALO, Segment.HALO_GRADIENTS)
+"""Segments that read the edges from own rows, and those that read the edges from halo rows."""
+OVER_EDGES = (Segment.MAXIMUM, Segment.AGGREGATE, Segment.FORWARD, *OVER_OWN, *OVER_HALO)
 """Segments that read edges."""
 
 
@@ -31,8 +32,9 @@ class Network(ABC):
         self._by_index: dict[int, Any] = {spec.index: layer for spec, layer in zip(specs, self.layers, strict=True)}
 
     @abstractmethod
-    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
-        """Return a segment (part) of a layer as a function of the tensors that its op reads."""
+    def segment(self, layer: int, segment: Segment, kept: bool = False) -> Callable[..., Any]:
+        """Return a segment (part) of a layer as a function of the tensors that its op reads. ``kept``: the op reads the
+        edges from the halo rows of its turn first."""
 
     def set_training(self, training: bool) -> None:
         """Switch layers between training and evaluation, as torch's ``train`` and ``eval`` do."""
@@ -85,16 +87,23 @@ class LayerNetwork(Network):
         """The rank's edges, built at the first use; programs that sum block by block do not use them."""
         return LocalAdjacency.from_local_graph(self._local, **self._options)
 
-    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
+    def kept_halo(self, kept: torch.Tensor) -> KeptHalo:
+        """Return the edges from the halo rows ``kept`` int64 [m], for ops that sum over these alone."""
+        return KeptHalo(self.adjacency, kept, any(layer.spec.attends for layer in self._by_index.values()))
+
+    def segment(self, layer: int, segment: Segment, kept: bool = False) -> Callable[..., Any]:
         """Return a part of a layer. ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``,
         ``aggregate`` and ``forward`` take own and halo rows, in attention ``aggregate`` also the maxima; ``sum_own``
         takes own rows, ``add_halo`` halo rows and the result of ``sum_own``; ``update`` takes the aggregate and, if the
         layer uses them, own rows."""
         function = self._function(layer, segment, self._by_index[layer].functions())
+        if kept:
+            return function
         if segment in OVER_EDGES:
             adjacency = self.adjacency
-            if segment in OVER_PARTS and self._by_index[layer].spec.attends:
-                _ = adjacency.divided_attention  # made before the run, so that no epoch's memory holds it
+            if self._by_index[layer].spec.attends and segment in (*OVER_OWN, *OVER_HALO):
+                # made before the run, so that no epoch's memory holds it
+                _ = adjacency.own_attention if segment in OVER_OWN else adjacency.halo_attention
             return lambda *rows, **options: function(adjacency, *rows, **options)
         if segment is Segment.PREPARE:
             return lambda *rows, **options: tuple(function(part, **options) for part in rows)
@@ -104,7 +113,7 @@ class LayerNetwork(Network):
 class SampledNetwork(Network):
     """Built-in layers over the blocks of a mini-batch: ops read the edges that they sum over."""
 
-    def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
+    def segment(self, layer: int, segment: Segment, kept: bool = False) -> Callable[..., Any]:
         """Return a part of a layer. ``prepare`` takes rows and returns as many; ``maximum``, ``aggregate`` take a block
         (indptr [n + 1], sources [edges]) and the rows of its m sources, in attention ``aggregate`` also the maxima;
         ``update`` takes the aggregate [n, ...] and, if the layer uses own rows, those of all sources, of which it

@@ -31,9 +31,10 @@ def warm_up(
     settings: Mapping[str, Any],
     dtype: torch.dtype,
     device: torch.device,
+    draws: bool = False,
 ) -> None:
     """Train these layers for one epoch on four owned and two halo rows. A user's own layers are not called; only
-    torch operations such as layers use are."""
+    torch operations such as layers use are. ``draws``: halo rows are drawn, whose edges are then selected."""
     warm_up_torch(layers, dtype, device)
     is_symmetric(ring(OWNED))  # as on a rank that needs no halo row; the graph below has some
     leaf = torch.zeros(1, requires_grad=True)
@@ -55,6 +56,8 @@ def warm_up(
         for layer in layers:
             rows = _layer(network, layer, rows, halo)
             halo = torch.zeros(HALO, layer.width_out, dtype=dtype, device=device, requires_grad=True)
+    if draws:
+        network.kept_halo(torch.zeros(1, dtype=torch.int64, device=device))
     labels = torch.zeros((OWNED, classes) if multilabel else (OWNED,), dtype=dtype if multilabel else torch.int64)
     every = torch.arange(OWNED, device=device)
     task = Task(rows.detach(), labels.to(device), (every, every, every), OWNED, classes, multilabel)

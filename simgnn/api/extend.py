@@ -16,7 +16,8 @@ from simgnn.experiment.sections import TrainSection
 from simgnn.locks import locked_folder
 from simgnn.planner.directory import EXPERIMENT_FILE, differences, plan_table, recorded_experiment
 from simgnn.planner.make_plan import plan
-from simgnn.planner.prepare import Prepared, prepare
+from simgnn.planner.prepare import Prepared, full_graph_stats, prepare
+from simgnn.program.program import Program
 from simgnn.program.storage import load_program, save_program
 from simgnn.progress import Progress
 from simgnn.record.early_stop import Patience
@@ -98,10 +99,14 @@ def extend_run(directory: Path, experiment: Experiment, progress: Progress) -> N
     longer = there.model_copy(update={"train": there.train.model_copy(update=taken)})
     with locked_folder(directory, "--resume"):
         described = read_plan(run.plan / PLAN_FILE)
-        if described.batches is None:
+        more = longer.train.epochs > described.train.epochs
+        if described.batches is not None:
+            if more:
+                replan(run, described, _with_more_batches(longer, described, progress))
+        elif more and _differs_by_epoch(load_program(run.plan)):
+            replan(run, described, _with_more_draws(longer, described))
+        else:
             _tell_other_choices(longer, run, described, progress)
-        elif longer.train.epochs > described.train.epochs:
-            replan(run, described, _with_more_batches(longer, described, progress))
         # after the new plan: if this is interrupted, the next --resume finds fewer epochs here and plans again
         table = json.loads((run.plan / PLAN_FILE).read_text(encoding="utf-8"))
         table["train"] = longer.train.model_dump(mode="json")
@@ -131,6 +136,23 @@ def _tell_other_choices(longer: Experiment, run: RunDirectory, described: PlanFi
         )
 
 
+def _differs_by_epoch(program: Program) -> bool:
+    """Whether sizes of a program are counted epoch by epoch."""
+    sizes = program.sizes
+    return any(rows.ndim > 2 for rows in (*sizes.columns.values(), *(route.rows for route in sizes.routes.values())))
+
+
+def _with_more_draws(longer: Experiment, described: PlanFile) -> Prepared:
+    """Plan a longer run on the full graph whose epochs differ."""
+    # Numba: loaded when a run is extended
+    from simgnn.partition.store import PartitionArtifact
+
+    assert described.partition is not None
+    artifact = PartitionArtifact.open(Path(described.partition))
+    stats = full_graph_stats(longer, artifact)
+    return Prepared(longer, stats, plan(longer, stats), partition=artifact)
+
+
 def _with_more_batches(longer: Experiment, described: PlanFile, progress: Progress) -> Prepared:
     """Draw the mini-batches of a longer run, with caches of as many rows as its first epochs had."""
     store = cast(RowStore, described.acting()["placement"])
@@ -145,12 +167,19 @@ def _with_more_batches(longer: Experiment, described: PlanFile, progress: Progre
     return replace(prepared, experiment=longer)
 
 
+def _source(described: PlanFile) -> str | None:
+    """The digest of the data that mini-batches were drawn from; None on the full graph."""
+    return None if described.batches is None else described.batches.source
+
+
 def replan(run: RunDirectory, described: PlanFile, prepared: Prepared) -> None:
-    """Replace the plan of a mini-batch run by one for more epochs, which goes on from checkpoints of the old one.
+    """Replace the plan of a run by one for more epochs, which goes on from checkpoints of the old one.
 
     Raises :class:`ConfigError` if its first epochs are not those of the old plan."""
     assert described.shards is not None
     table: dict[str, Any] = {**plan_table(prepared, Path(described.shards))}
+    if described.class_names:  # the graph that has them need not be loaded
+        table["class_names"] = list(described.class_names)
     table["continues"] = [*described.continues, described.program_digest]
     draft = Path(tempfile.mkdtemp(prefix=".plan.", dir=run.root))
     try:
@@ -162,9 +191,7 @@ def replan(run: RunDirectory, described: PlanFile, prepared: Prepared) -> None:
         other = [name for name in SAME if getattr(new, name) != getattr(described, name)]
         if not ops_table(prepared.planned.program).equals(ops_table(load_program(run.plan))):
             other.append("ops")
-        assert new.batches is not None
-        assert described.batches is not None
-        if other or new.batches.source != described.batches.source:
+        if other or _source(new) != _source(described):
             raise ConfigError(
                 f"--resume: {EPOCHS}: got {new.train.epochs}, expected {described.train.epochs}: planned anew, the "
                 f"run has another {' and '.join(other) or 'graph or partition'} than {run.root}, since its graph or "

@@ -168,17 +168,20 @@ def predict(
             )
     result = _result(prepared, chosen, machine, simulation, spread, found)
     evaluation = None
-    if experiment.freshness.late and not experiment.train.eval_every and simulation.status == "ok":
-        evaluation = _evaluation_cost(simulation, _simulation_of(prepared, found, threads, 1), machine)
+    if experiment.freshness.evaluates_apart and not experiment.train.eval_every and simulation.status == "ok":
+        evaluation = _evaluation_cost(experiment, simulation, _simulation_of(prepared, found, threads, 1), machine)
     result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation})
     return Prediction(result, None, prepared, chosen, simulation, spread)
 
 
-def _evaluation_cost(simulation: Simulation, again: Resimulation, machine: Machine) -> EvaluationCost:
+def _evaluation_cost(
+    experiment: Experiment, simulation: Simulation, again: Resimulation, machine: Machine
+) -> EvaluationCost:
     """Compare a few epochs, which `again` simulates with an evaluation after each, with those of a simulation."""
-    often = again.simulate(machine, EVALUATED_EPOCHS)
+    often = again.simulate(machine, min(EVALUATED_EPOCHS, experiment.train.epochs))
+    longer_s = max(often.epoch_s_median - simulation.epoch_s_median, 0.0)
     return EvaluationCost(
-        evaluate_s=evaluation_s(often.columns), drain_s=max(often.epoch_s_median - simulation.epoch_s_median, 0.0)
+        evaluate_s=evaluation_s(often.columns), drain_s=longer_s if experiment.freshness.late else None
     )
 
 

@@ -1,6 +1,7 @@
 """Collects the parts of a program while a planner writes it."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from simgnn.model.costs import Piece
 from simgnn.policy import Action, Schedule
 from simgnn.program.dependencies import derive_dependencies
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, WORLD, Access, Buffer, Group, Nature, Op, Stream, Transfer, Work
+from simgnn.program.ops import ITEM_BYTES, WORLD, Access, Buffer, Dependency, Group, Nature, Op, Stream, Transfer, Work
 from simgnn.program.program import Calendar, Program, Publication, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Scratch, Size, SizeTable, Term, reverse_of
 
@@ -40,6 +41,7 @@ class ProgramBuilder:
         self.templates: dict[str, list[Op]] = {}
         self.publications: list[Publication] = []
         self.kept: dict[str, Scratch] = {}
+        self._one_by_one = False
 
     @property
     def sums_own_first(self) -> bool:
@@ -78,8 +80,16 @@ class ProgramBuilder:
         """Declare memory that the executor fills once and keeps: the sum of (rows, bytes of a row)."""
         self.kept[name] = Scratch(tuple(Term(rows, row_bytes) for rows, row_bytes in terms))
 
+    def listed(self, route: str | None) -> list[str]:
+        """Return the buffer of a route's local rows if these differ by turn, for ops that read them; else nothing."""
+        found = self.routes[route].listed if route in self.routes else ""
+        return [found] if found else []
+
     def keep_rows_of(self, route: str, rows: Size) -> None:
-        """Declare the memory of a route's list of local rows (int64): ``rows`` on each rank."""
+        """Declare the memory of a route's list of local rows (int64): ``rows`` on each rank. A list that differs by
+        turn is a buffer of the program."""
+        if self.listed(route):
+            return
         self.keep(f"rows of route {route}", (rows, ITEM_BYTES["int64"]))
 
     def work(self, pieces: Sequence[Piece[Size]], locality: str | None = None) -> tuple[Work, ...]:
@@ -148,7 +158,25 @@ class ProgramBuilder:
     def emit(self, templates: Sequence[str], op: Op) -> None:
         """Append an op to every named template."""
         for template in templates:
-            self.templates.setdefault(template, []).append(op)
+            ops = self.templates.setdefault(template, [])
+            waits = (Dependency(ops[-1].name),) if self._one_by_one and ops else ()
+            ops.append(replace(op, after=(*op.after, *waits)) if waits else op)
+
+    @contextmanager
+    def one_by_one(self) -> Iterator[None]:
+        """Let each op that is emitted in this block wait for the one before it, also where their buffers do not."""
+        self._one_by_one = True
+        try:
+            yield
+        finally:
+            self._one_by_one = False
+
+    def move_behind(self, templates: Sequence[str], name: str, other: str) -> None:
+        """Move the op ``name`` in program order, so that it comes directly behind the op ``other``."""
+        for template in templates:
+            ops = self.templates[template]
+            moved = ops.pop(next(place for place, op in enumerate(ops) if op.name == name))
+            ops.insert(next(place for place, op in enumerate(ops) if op.name == other) + 1, moved)
 
     def build(self, calendar: Calendar) -> Program:
         """Return the program, with dependencies derived from the buffers."""

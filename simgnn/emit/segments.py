@@ -102,13 +102,14 @@ class Segments:
     def forward(
         self, layer: LayerSpec, segment: Segment, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
         work: tuple[Work, ...], scratch: Scratch = NO_SCRATCH,
+        options: Mapping[str, str | int | float] | None = None,
     ) -> None:  # fmt: skip
         """Emit a segment of a layer, in training and in evaluation."""
         parameters = [f"parameters/{layer.index}"] if self._learns(layer, segment) else []
         name = f"{self.names.prefix}forward/{layer.index}/{segment}"
         self.builder.compute(
             self.names.forward, name, kind, [*reads, *parameters], writes, work,
-            layer=layer.index, phase="forward", segment=segment, scratch=scratch,
+            layer=layer.index, phase="forward", segment=segment, options=options or {}, scratch=scratch,
         )  # fmt: skip
 
     def reverse(

@@ -66,7 +66,9 @@ class Sync:
 
     ``point`` names it in states and decisions ("2/forward"); ``width``: elements of a row. ``renewed``: a buffer, bool
     [rows, 1], of the rows whose reference changed, which makes earlier sent values of them invalid. ``divisors``: how
-    many last elements of a row divide others of it; each of them is tested by itself."""
+    many last elements of a row divide others of it; each of them is tested by itself. ``linear``: sums of these rows
+    are linear in them, which attention's are not. ``held``: the buffer in which receivers hold the rows of all turns
+    already, so that nothing travels."""
 
     templates: tuple[str, ...]
     layer: int
@@ -75,6 +77,8 @@ class Sync:
     stages: tuple[Stage, ...]
     renewed: str | None = None
     divisors: int = 0
+    linear: bool = True
+    held: str | None = None
 
     @property
     def test(self) -> dict[str, int]:
@@ -144,8 +148,9 @@ def carry(
     receive = into or receiving_buffer(builder, sync, stage)
     shape = (stage.leaving, sync.width, builder.dtype)
     builder.compute(
-        sync.templates, sync.op(stage, "encode"), OpKind.ENCODE, [stage.packed], [coded], codec.encode_work(*shape),
-        EncodeRows, route=stage.route, module="codec", scratch=Scratch(codec.encode_scratch(*shape)), **sync.overhead,
+        sync.templates, sync.op(stage, "encode"), OpKind.ENCODE, [stage.packed, *builder.listed(stage.picked)],
+        [coded], codec.encode_work(*shape), EncodeRows, route=stage.route, module="codec",
+        scratch=Scratch(codec.encode_scratch(*shape)), **sync.overhead,
     )  # fmt: skip
     builder.exchange(sync.templates, name, stage.route, [coded], arrived, row_bytes, **fields)
     _decode(builder, sync, codec, stage.arriving, sync.op(stage, "decode"), arrived, receive)
@@ -157,7 +162,8 @@ def pack(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
         return
     builder.buffer(stage.packed, stage.leaving, sync.width)
     builder.compute(
-        sync.templates, sync.op(stage, "pack"), OpKind.COPY, [stage.source], [stage.packed],
+        sync.templates, sync.op(stage, "pack"), OpKind.COPY,
+        [stage.source, *builder.listed(stage.picked)], [stage.packed],
         (builder.row_work("gather", stage.leaving, sync.width),), route=stage.picked, **sync.overhead,
     )  # fmt: skip
     builder.keep_rows_of(stage.picked, stage.leaving)
@@ -178,7 +184,8 @@ def land(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
     primitive, kind = ("gather", OpKind.COPY) if stage.landing == "put" else ("scatter_add", OpKind.ADD)
     work = (builder.row_work(primitive, stage.arriving, sync.width),)
     builder.compute(
-        sync.templates, sync.op(stage, stage.landing), kind, [stage.arrived, stage.target], [stage.target], work,
+        sync.templates, sync.op(stage, stage.landing), kind,
+        [stage.arrived, stage.target, *builder.listed(stage.landed)], [stage.target], work,
         route=stage.landed, form=LANDING_FORMS[stage.landing], **sync.overhead,
     )  # fmt: skip
     if stage.landed is not None:

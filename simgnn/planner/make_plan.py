@@ -3,13 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
-from simgnn.emit.blocks import ExpandBlocks
+from simgnn.emit.blocks import ExpandBlocks, PlainBlocks
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.communication import Communication, Sizes
+from simgnn.emit.drawn_rows import DrawsRows
 from simgnn.emit.freshness import Freshness, MovesBlocks, MovesRows
 from simgnn.emit.names import Names
 from simgnn.emit.segments import Segments
-from simgnn.emit.sync import Reference, Sync
+from simgnn.emit.sums.drawn import Drawing, DrawnSums
+from simgnn.emit.sync import Reference, Sync, emit_plainly
 from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import expected_cut
@@ -84,17 +86,20 @@ class Arranged:
 def arrange_layers(experiment: Experiment, stats: PartitionStats) -> Arranged:
     """Choose order and inputs of all layers. Raises :class:`ConfigError` for layers that do not suit the policies."""
     facts, model, communication = stats.facts, experiment.model, cast(Communication, experiment.communication)
+    draws = _draws(experiment, stats)
+    input_rows = "input" if draws and experiment.freshness.holds_inputs else communication.input_rows()
+    # sums over other rows in each epoch are no constant, and are made of dense rows
+    renewed = draws and (input_rows == "input" or bool(model.aggregates_first))
     # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
-    if communication.dense_inputs or (facts.centred_features and not model.built_in):
+    if communication.dense_inputs or renewed or (facts.centred_features and not model.built_in):
         facts = replace(facts, feature_nonzeros=None)
         stats = replace(stats, facts=facts)
     sizes = communication.sizes(stats, ITEM_BYTES[experiment.train.dtype])
-    rows = communication.input_rows()
     inputs = InputRows(
         # input rows are sent once, exactly; rows transformed by weights would be late
-        rows="input" if experiment.freshness.late and rows == "auto" else rows,
-        resent=communication.resends_inputs(),
-        transforms_copies=communication.transforms_copies,
+        rows="input" if experiment.freshness.late and input_rows == "auto" else input_rows,
+        resent=communication.resends_inputs() or draws,
+        transforms_copies=communication.transforms_copies and not (draws and facts.feature_nonzeros is not None),
         payload=sizes.input_bytes,
         copied=sizes.copied_rows,
     )
@@ -149,20 +154,26 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
     late = experiment.freshness.late
     builder = ProgramBuilder(experiment.name, hosts, experiment.train.dtype, experiment.schedule, late)
     layers = model.layers
-    resends = experiment.communication.resends_inputs()
+    drawing = _drawing(experiment, stats)
+    resends = experiment.communication.resends_inputs() or (drawing is not None and not drawing.policy.holds_inputs)
     once = (sizes.fetches_inputs and rows == "input" and not resends) or layers[0].hoisted
     train = (FIRST, STEADY) if once else (STEADY,)
     names = Names(
         **sizes.add_to(builder, aggregated=layers[0].hoisted and layers[0].sparse_input),
         train=train,
-        forward=(*train, EVALUATE),
+        forward=train if drawing is not None else (*train, EVALUATE),
         setup=(FIRST,) if once else (),
     )
     optimizer = experiment.train.update_rule
     training_state(builder, layers, names, stats, optimizer)
     segments = Segments(builder, model, names)
     fetched_in = names.forward if resends else names.setup
-    sums = sizes.sums(segments, ChosenTransfers(experiment.freshness, experiment.codec, builder), rows, fetched_in)
+    transfers = ChosenTransfers(experiment.freshness, experiment.codec, builder)
+    if drawing is None:
+        sums = sizes.sums(segments, transfers, rows, fetched_in)
+    else:
+        drawing.add_to(builder, layers[0].weighted, layers[0].attends)
+        sums = DrawnSums(segments, drawing, transfers, rows, fetched_in)
     full_graph = FullGraphPlan(segments, sums)
     full_graph.inputs()
     for layer in layers:
@@ -172,8 +183,54 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
         full_graph.backward(layer)
     emit_update(builder, layers, names.train, stats.ranks, optimizer)
     experiment.freshness.emit_epoch_end(builder, names.train)
+    if drawing is not None:
+        _emit_exact_forward(segments, sizes, rows, resends)
     emit_evaluation(builder, model, names, stats)
     return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))
+
+
+def _draws(experiment: Experiment, stats: PartitionStats) -> bool:
+    """Whether freshness draws halo rows, and any rank has some."""
+    return experiment.freshness.draws_rows and len(stats.halo.source) > 0
+
+
+def _drawing(experiment: Experiment, stats: PartitionStats) -> Drawing | None:
+    """Return the draws of halo rows, if there are any."""
+    if not _draws(experiment, stats):
+        return None
+    return Drawing(cast(DrawsRows, experiment.freshness), stats, experiment.seed, experiment.train.epochs)
+
+
+def _emit_exact_forward(training: Segments, sizes: Sizes, rows: str, fetches: bool) -> None:
+    """Emit the forward pass of an evaluation over all edges, with all halo rows as they are. ``fetches``: input rows
+    arrive in each evaluation."""
+    builder, model = training.builder, training.model
+    names = replace(training.names, train=(), forward=(EVALUATE,), setup=())
+    segments = Segments(builder, model, names)
+    sums = sizes.sums(segments, ExactTransfers(builder), rows, names.forward if fetches else ())
+    exact = FullGraphPlan(segments, sums)
+    exact.inputs()
+    for layer in model.layers:
+        exact.forward(layer)
+
+
+@dataclass(frozen=True)
+class ExactTransfers:
+    """Transfers of all rows, as they are."""
+
+    builder: ProgramBuilder
+
+    def rows(self) -> Self:
+        return self
+
+    def __call__(self, sync: Sync) -> None:
+        emit_plainly(self.builder, sync)
+
+    def settle(self, templates: tuple[str, ...], reference: Reference) -> str | None:
+        return None
+
+    def blocks(self) -> ExpandBlocks:
+        return lambda sync: PlainBlocks(self.builder, sync, None)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from simgnn.emit.sums.drawn import ROW_EDGES
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
     from simgnn.partition.store import PartitionArtifact
     from simgnn.planner.batch_sizes import PreparedBatches
+
+
+KEPT_EDGES = "edges of drawn rows (expected numbers)"
+"""What a plan for a statistics file estimates if halo rows are drawn: its edges are not known row by row."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ def prepare(
                 raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
             experiment, stats = from_statistics(experiment, base)
             if experiment.sampling is None:
-                return Prepared(experiment, stats, plan(experiment, stats))
+                estimated = (KEPT_EDGES,) if experiment.freshness.draws_rows else ()
+                return Prepared(experiment, stats, plan(experiment, stats), estimated=estimated)
             return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
         check_cache(cache)
         sampling = experiment.sampling
@@ -83,7 +89,7 @@ def prepare(
         graph = read_graph(experiment, base, progress)
         check_weights(experiment, graph)
         artifact = obtain_partition(experiment, graph, cache, progress)
-        stats = artifact.stats
+        stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
         if sampling is None:
             return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
         # Numba: loaded when a graph is prepared
@@ -94,6 +100,18 @@ def prepare(
         resolved = experiment.model_copy(update={"placement": batches.placement})
         stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
         return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
+
+
+def full_graph_stats(experiment: Experiment, artifact: "PartitionArtifact") -> PartitionStats:
+    """Return the statistics of a partition from which training on the full graph is planned. If halo rows are drawn,
+    they hold the local edges from each halo row of all ranks, rank after rank: the table ``ROW_EDGES``."""
+    if not experiment.freshness.draws_rows:
+        return artifact.stats
+    found = [np.zeros(0, np.int64)]
+    for rank in range(artifact.ranks):
+        csr = artifact.local(rank).csr
+        found.append(np.bincount(csr.indices, minlength=csr.columns)[csr.rows :])
+    return replace(artifact.stats, tables={**artifact.stats.tables, ROW_EDGES: np.concatenate(found)})
 
 
 def read_graph(experiment: Experiment, base: Path | None = None, progress: Progress = SILENT) -> "Graph":

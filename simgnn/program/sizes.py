@@ -42,12 +42,15 @@ class Route:
 
     ``source``, ``target``: int32 [pairs], sorted by (source, target), no pair twice, no rank to itself. ``rows``: int64
     [pairs], or [pairs, steps], or [pairs, epochs, steps]. ``part_of``: the route of which this one has some pairs, with
-    the same rows; "": the index list has this route's own name."""
+    the same rows; "": the index list has this route's own name. ``listed``: the buffer that names the sender's local
+    rows (in the reverse route, the receiver's) in each turn, where a policy chooses them anew; "": they never change.
+    """
 
     source: NDArray[np.int32]
     target: NDArray[np.int32]
     rows: IntArray
     part_of: str = ""
+    listed: str = ""
 
     def at(self, epoch: int, step: int) -> IntArray:
         """Return the rows of every pair in one turn, int64 [pairs]."""
@@ -57,7 +60,7 @@ class Route:
         """Return the route of the same rows in the other direction."""
         order = np.lexsort((self.source, self.target))
         part_of = self.part_of and reverse_of(self.part_of)
-        return Route(self.target[order], self.source[order], self.rows[order], part_of)
+        return Route(self.target[order], self.source[order], self.rows[order], part_of, self.listed)
 
     def matrix(self, ranks: int, epoch: int = 0, step: int = 0) -> IntArray:
         """Return a dense int64 [P, P] matrix, element [i, j] = rows from i to j."""

@@ -39,9 +39,10 @@ def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray
         "templates": _encode([*program.templates.values()]),
         "kept": _encode(program.kept),
     }
-    parts = {name: route.part_of for name, route in program.sizes.routes.items() if route.part_of}
-    if parts:
-        document["parts"] = parts
+    for key, field in (("parts", "part_of"), ("lists", "listed")):
+        stated = {name: getattr(route, field) for name, route in program.sizes.routes.items() if getattr(route, field)}
+        if stated:
+            document[key] = stated
     arrays: dict[str, NDArray[Any]] = {f"column/{name}": column for name, column in program.sizes.columns.items()}
     for name, route in program.sizes.routes.items():
         arrays[f"route/{name}/source"] = route.source
@@ -83,12 +84,12 @@ def load_program(folder: Path) -> Program:
 
 
 def _program_of(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Program:
-    routes, parts = {}, document.get("parts", {})
+    routes, parts, lists = {}, document.get("parts", {}), document.get("lists", {})
     for key in arrays:
         if key.startswith("route/") and key.endswith("/rows"):
             name = key[len("route/") : -len("/rows")]
             ends = arrays[f"route/{name}/source"], arrays[f"route/{name}/target"]
-            routes[name] = Route(*ends, arrays[key], parts.get(name, ""))
+            routes[name] = Route(*ends, arrays[key], parts.get(name, ""), lists.get(name, ""))
     columns = {key[len("column/") :]: array for key, array in arrays.items() if key.startswith("column/")}
     templates = {
         item["name"]: Template(item["name"], tuple(_decode(Op, op) for op in item["ops"]))

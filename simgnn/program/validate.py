@@ -55,6 +55,9 @@ def _name_faults(program: Program) -> Iterator[str]:
     for group in program.groups.values():
         if group.members not in ("world", "host") and group.members not in program.sizes.columns:
             yield f"group '{group.name}': members '{group.members}' is neither world, host nor a column"
+    for name, route in program.sizes.routes.items():
+        if route.listed and route.listed not in program.buffers:
+            yield f"route '{name}': its rows are listed in '{route.listed}', which is no buffer"
     for name, kept in program.kept.items():
         for size in kept.sizes:
             yield from (f"kept memory '{name}': {fault}" for fault in _size_faults(program, size))

@@ -100,9 +100,10 @@ class EarlyStop(_Table):
 
 
 class EvaluationCost(_Table):
-    """What one evaluation between two epochs costs where rows travel late, in seconds. ``evaluate_s``: the evaluation
-    itself. ``drain_s``: how much longer the epoch around it takes, since late rows arrive before it begins and nothing
-    travels behind it; null in a run, which evaluated after its last epoch only."""
+    """What one evaluation between two epochs costs where it reads other rows than training, in seconds.
+    ``evaluate_s``: the evaluation itself. ``drain_s``: how much longer the epoch around it takes, since late rows
+    arrive before it begins and nothing travels behind it; null where no rows are late, and in a run, which evaluated
+    after its last epoch only."""
 
     evaluate_s: float
     drain_s: float | None
@@ -110,8 +111,8 @@ class EvaluationCost(_Table):
     def reason(self) -> str:
         drained = "" if self.drain_s is None else f", and {1e3 * self.drain_s:.4g} ms until late rows have arrived"
         return (
-            "evaluated after the last epoch only (train.eval_every = 0): late rows must arrive before an evaluation, "
-            f"and one between two epochs costs {1e3 * self.evaluate_s:.4g} ms{drained}"
+            "evaluated after the last epoch only (train.eval_every = 0): an evaluation reads exact rows, which travel "
+            f"for it alone, and one between two epochs costs {1e3 * self.evaluate_s:.4g} ms{drained}"
         )
 
 

@@ -133,7 +133,7 @@ class References:
     def of(self, graph_name: str, graph: Graph, plan: RunPlan) -> Expected:
         """The reference of a prepared run."""
         shapes = tuple(
-            (layer.kind, layer.width_in, layer.width_out, layer.hidden, layer.follows, layer.dropped)
+            (layer.kind, layer.width_in, layer.width_out, layer.hidden, layer.heads, layer.follows, layer.dropped)
             for layer in plan.layers
         )
         key = (graph_name, shapes, plan.seed, tuple(sorted(plan.train.items())))

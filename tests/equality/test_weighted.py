@@ -24,6 +24,7 @@ FIRST = "model.order=aggregate-first"
 WAYS = {
     "halo": (),
     "own rows first": ("schedule.kind=pipelined", "model.hoist=never"),
+    "all rows drawn": ("freshness.kind=boundary-sampling", "freshness.p=1.0"),
     "mirrors": MIRRORS,
     "cached mirrors": (*MIRRORS, "freshness.kind=adaptive-vertex", "freshness.epsilon=0.0", "freshness.adapt=false"),
     "blocks": BLOCKS,

@@ -37,7 +37,7 @@ class Linear:
     def __init__(self, device: torch.device) -> None:
         self.weight = torch.nn.Parameter(torch.eye(WIDTH, device=device) * 2)
 
-    def segment(self, layer: int, segment: Segment) -> Any:
+    def segment(self, layer: int, segment: Segment, kept: bool = False) -> Any:
         """rows @ W, whichever segment it is."""
         return lambda rows: rows @ self.weight
 

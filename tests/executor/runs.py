@@ -25,7 +25,7 @@ from simgnn.partition.store import partition_artifact
 from simgnn.planner.directory import write_run_directory
 from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.make_plan import plan
-from simgnn.planner.prepare import Prepared
+from simgnn.planner.prepare import Prepared, full_graph_stats
 from simgnn.policy import Schedule
 from tests.executor.schedules import SeededRandom
 
@@ -77,7 +77,8 @@ def prepared_run(
     artifact = partition_artifact(graph, experiment.partition, places, experiment.seed, cache)
     shards = shard_artifact(graph, artifact, experiment.train.dtype, cache)
     scheduled = experiment if schedule is None else experiment.model_copy(update={"schedule": schedule})
-    prepared = Prepared(experiment, artifact.stats, plan(scheduled, artifact.stats), graph, artifact)
+    stats = full_graph_stats(experiment, artifact)
+    prepared = Prepared(experiment, stats, plan(scheduled, stats), graph, artifact)
     return write_run_directory(prepared, folder, None, shards=shards.path)
 
 

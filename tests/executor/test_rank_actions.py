@@ -1,5 +1,7 @@
 """Every action that the executor carries out on what a rank holds has a function."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from executor.minibatch.batches import DrawnBatches, PartedBatches
 from executor.minibatch.data import own_rows
 from executor.minibatch.embeddings import Embeddings
 from executor.minibatch.input_rows import ScheduledRows, StagedRows
+from executor.rank.assemble import edges_kept
 from simgnn.emit.batches.on_rank import RankAction
 from simgnn.emit.batches.staging import LocateRows, StageInputs
 from simgnn.experiment.slots import SLOTS
@@ -30,6 +33,8 @@ def test_every_action_has_one_function() -> None:
     }
     carried = [action for holder in HOLDERS for action in _functions(holder)]
     carried += own_rows(torch.zeros(0, dtype=torch.int64), torch.device("cpu"))
+    nothing: Any = None  # no edges are selected here
+    carried += edges_kept(nothing, nothing)
     assert len(carried) == len(set(carried))
     assert set(carried) == listed
     assert set(_functions(StagedRows)) == {LocateRows, StageInputs}

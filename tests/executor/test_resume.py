@@ -27,6 +27,7 @@ from tests.executor.runs import prepared_run, small_graph, train_in_process
 
 SETTINGS = ["train.epochs=7", "train.checkpoint_every=2", "model.kind=sage"]
 LAZY = ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.05", "codec.kind=linear"]
+DRAWN = ["freshness.kind=boundary-sampling", "freshness.sampling=bernoulli", "freshness.cache_features=true"]
 VARIANTS = {"dense": {}, "sparse": {"sparse_features": True}}
 
 
@@ -43,6 +44,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     runs.append(("lazy", small_graph(), [*SETTINGS[:2], *LAZY]))
     late = "freshness.kind=one-epoch-stale", "freshness.smooth_rows=true", "schedule.kind=pipelined"
     runs.append(("late", small_graph(), [*SETTINGS, "model.layers=3", *late]))
+    runs.append(("sampled", small_graph(), [*SETTINGS, *DRAWN]))
     whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
     broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *settings)) for name, graph, settings in runs]
     expected = run_ranks(2, train_in_process, tmp_path / "whole", whole, joined=False)
@@ -151,6 +153,7 @@ def test_more_epochs_go_on_as_one_long_run(tmp_path: Path) -> None:
     cases = {
         "dense": ["model.kind=sage"],
         "lazy": LAZY,
+        "sampled": ["freshness.kind=boundary-sampling", "freshness.sampling=bernoulli", "freshness.p=0.4"],
         "adam": ["train.optimizer=adam", "model.dropout=0.5", *plateau],
     }
     _check_more_epochs(tmp_path, 2, {name: ("vanilla", settings) for name, settings in cases.items()}, [1, 4])
@@ -160,7 +163,7 @@ def test_more_epochs_go_on_as_one_long_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_more_epochs_of_every_full_graph_system(ranks: int, tmp_path: Path) -> None:
     step = [f"{RATE}.kind=step", f"{RATE}.step_size=2", "train.weight_decay=[0.1,0.2]", "train.decay_biases=false"]
-    systems = ("vanilla", "cagnet", "sancus", "cdfgnn")
+    systems = ("vanilla", "cagnet", "sancus", "cdfgnn", "pipegcn", "bnsgcn")
     cases = {name: (name, ["model.layers=2", *(step if name == "cagnet" else [])]) for name in systems}
     _check_more_epochs(tmp_path, ranks, cases, [1, 3])
 

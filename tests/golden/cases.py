@@ -24,7 +24,7 @@ import pandas as pd
 
 HERE = Path(__file__).resolve().parent
 HARDWARE, GOLDEN = HERE / "hardware.toml", HERE / "golden.json"
-SYSTEMS = ("vanilla", "cagnet", "sancus", "cdfgnn", "distdgl", "rapidgnn", "pipegcn")
+SYSTEMS = ("vanilla", "cagnet", "sancus", "cdfgnn", "distdgl", "rapidgnn", "pipegcn", "bnsgcn")
 KINDS = ("gcn", "sage", "gat")
 CLUSTERS: Mapping[str, tuple[int, int]] = {"1": (1, 1), "2": (1, 2), "4": (1, 4), "2x2": (2, 2)}
 """Name of a cluster -> hosts, ranks a host."""
@@ -55,7 +55,7 @@ def overrides(system: str, kind: str, cluster: str) -> list[str]:
     found = [*COMMON, f"model.kind={kind}", f"cluster.hosts={hosts}", f"cluster.ranks_per_host={ranks}"]
     if kind == "gat":
         found += ["model.heads=4", "model.order=auto"]
-    if system in ("vanilla", "distdgl", "rapidgnn", "pipegcn"):
+    if system in ("vanilla", "distdgl", "rapidgnn", "pipegcn", "bnsgcn"):
         found.append("partition.kind=random")
     if system in ("distdgl", "rapidgnn"):
         found += ["model.layers=2", "batching.batch_size=60", "batching.fanouts=[4,3]", "train.epochs=3"]

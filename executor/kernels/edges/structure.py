@@ -103,19 +103,14 @@ class Structure:
         """Edges grouped by source."""
         return Structure.sharing(transpose_csr(self.on_cpu().csr), self.indptr.device)
 
-    def divided(self) -> tuple["Structure", "Structure"]:
-        """Copy the edges, without weights, into two structures: from own rows, and from halo rows (whose ids then start
-        at 0)."""
+    def part(self, of_halo: bool) -> "Structure":
+        """Copy the edges from halo rows (whose ids then start at 0), or those from own rows, without weights."""
         cpu, rows = self.on_cpu(), self.rows
-        indices, parts = cpu.csr.indices, (cpu.own_edges, cpu.halo_edges)
-        found = []
-        for part, chosen, first in zip(parts, (indices < rows, indices >= rows), (0, rows), strict=True):
-            pointers = np.concatenate(([0], np.cumsum(part.ends - part.begins)))
-            csr = CSR(
-                pointers, indices[chosen] - np.asarray(first, indices.dtype), self.columns - rows if first else rows
-            )
-            found.append(Structure.sharing(csr, self.indptr.device))
-        return found[0], found[1]
+        indices, edges = cpu.csr.indices, cpu.halo_edges if of_halo else cpu.own_edges
+        pointers = np.concatenate(([0], np.cumsum(edges.ends - edges.begins)))
+        first, columns = (rows, self.columns - rows) if of_halo else (0, rows)
+        sources = indices[(indices >= rows) == of_halo] - np.asarray(first, indices.dtype)
+        return Structure.sharing(CSR(pointers, sources, columns), self.indptr.device)
 
     def on_cpu(self) -> "Structure":
         """Return this structure if it is on the CPU, else a copy there."""

@@ -24,11 +24,14 @@ SPARSE = "sparse input features"
 @dataclass(frozen=True)
 class HaloNames:
     """Names of the columns that hold, for each rank, its halo rows, the rows that it sends, and the stored values of
-    its sparse halo inputs (None: inputs are dense)."""
+    its sparse halo inputs (None: inputs are dense); the route of the rows; and the prefix of their buffers' names.
+    """
 
     halo_rows: Column
     send_rows: Column
     halo_nonzeros: Column | None
+    route: str = "halo"
+    prefix: str = ""
 
 
 class HaloSums:
@@ -49,7 +52,8 @@ class HaloSums:
         self.fetched_in = fetched_in
         self.divided = OwnFirst(segments, halo.halo_rows)
 
-    def _divides(self, layer: LayerSpec) -> bool:
+    def divides(self, layer: LayerSpec) -> bool:
+        """Whether a layer sums own rows and halo rows in an op each."""
         return self.segments.builder.sums_own_first and self.moves(layer) and self.divided.serves(layer)
 
     def moves(self, layer: LayerSpec) -> bool:
@@ -58,13 +62,14 @@ class HaloSums:
 
     def fetch_inputs(self) -> None:
         """Emit the arrival of the halo's input rows, once or (resent) in every epoch. Sparse rows travel as bytes."""
-        if not self.exchanges or self.rows != "input":
+        if not self.exchanges or self.rows != "input" or not self.fetched_in:
             return
         layer = self.segments.model.layers[0]
         if layer.sparse_input:
             self._fetch_sparse()
             return
-        stage = self._publish("features", "halo/0", "send/0", kept=True)
+        # evaluations alone have no copies to keep for the next epoch
+        stage = self._publish("features", "halo/0", "send/0", kept=bool(self.names.train))
         emit_plainly(self.segments.builder, Sync(self.fetched_in, 1, "setup", layer.width_in, (stage,)))
 
     def hoist(self, layer: LayerSpec) -> None:
@@ -77,14 +82,16 @@ class HaloSums:
             return None
         nonzeros = self.halo.halo_nonzeros if layer.sparse_input else None
         rows: RowSet[Size] = RowSet(self.halo.halo_rows, nonzeros, layer.centred_input)
-        return CopiedRows(f"halo/{layer.index - 1}", f"prepared_halo/{layer.index}", rows)
+        return CopiedRows(
+            f"{self.halo.prefix}halo/{layer.index - 1}", f"{self.halo.prefix}prepared_halo/{layer.index}", rows
+        )
 
     def forward(self, layer: LayerSpec, source: str) -> None:
         """Emit the arrival of halo rows, then the sum of own and halo rows."""
         halo = self._halo(layer)
         if self.moves(layer):
             self.arrive(layer, source, halo, layer.prepared_width)
-        if self._divides(layer):
+        if self.divides(layer):
             self.divided.forward(layer, source, halo)
         elif not layer.hoisted:
             reads = [source, halo] if self.exchanges else [source]
@@ -95,15 +102,14 @@ class HaloSums:
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
         """Emit the gradients of own and halo rows; those of halo rows travel to their owners, who add them."""
         gradients, writes, halo = {target: source}, [target], self._halo(layer)
-        if self._divides(layer):
+        if self.divides(layer):
             self.divided.backward(layer, source, halo, target)
-            self.give_back(layer, f"d/{halo}", target, layer.prepared_width)
-            return
-        if self.exchanges:
-            self.segments.builder.buffer(f"d/{halo}", self.halo.halo_rows, layer.prepared_width)
-            gradients[f"d/{halo}"] = halo
-            writes.append(f"d/{halo}")
-        self.segments.aggregate_backward(layer, writes, gradients)
+        else:
+            if self.exchanges:
+                self.segments.builder.buffer(f"d/{halo}", self.halo.halo_rows, layer.prepared_width)
+                gradients[f"d/{halo}"] = halo
+                writes.append(f"d/{halo}")
+            self.segments.aggregate_backward(layer, writes, gradients)
         if self.moves(layer):
             self.give_back(layer, f"d/{halo}", target, layer.prepared_width)
 
@@ -146,26 +152,30 @@ class HaloSums:
     # -- transfers -------------------------------------------------------------------------------------------------
 
     def _halo(self, layer: LayerSpec) -> str:
-        return f"prepared_halo/{layer.index}" if layer.has_prepare else f"halo/{layer.index - 1}"
+        kept = f"prepared_halo/{layer.index}" if layer.has_prepare else f"halo/{layer.index - 1}"
+        return f"{self.halo.prefix}{kept}"
 
     def _publish(self, source: str, target: str, packed: str, kept: bool = False) -> Stage:
         return Stage(
-            "publish", "halo", source, target, self.halo.send_rows, self.halo.halo_rows, packed, "store",
-            picked="halo", kept=kept,
+            "publish", self.halo.route, source, target, self.halo.send_rows, self.halo.halo_rows, packed, "store",
+            picked=self.halo.route, kept=kept,
         )  # fmt: skip
 
-    def arrive(self, layer: LayerSpec, source: str, halo: str, width: int) -> None:
-        """Emit the transfer of halo rows, from ``source`` on their owners into the buffer ``halo``."""
-        stage = self._publish(source, halo, f"send/{layer.index}")
-        self.expand(Sync(self.names.forward, layer.index, "forward", width, (stage,)))
+    def arrive(self, layer: LayerSpec, source: str, halo: str, width: int, held: str | None = None) -> None:
+        """Emit the transfer of halo rows, from ``source`` on their owners into the buffer ``halo``. ``held``: see
+        :class:`Sync`."""
+        stage = self._publish(source, halo, f"{self.halo.prefix}send/{layer.index}")
+        linear = not layer.attends
+        self.expand(Sync(self.names.forward, layer.index, "forward", width, (stage,), linear=linear, held=held))
 
     def give_back(self, layer: LayerSpec, gradient: str, target: str, width: int) -> None:
         """Emit the transfer of gradients of halo rows to their owners, who add them to ``target``."""
         stage = Stage(
-            "fold", reverse_of("halo"), gradient, target, self.halo.halo_rows, self.halo.send_rows, gradient, "add",
-            arrived=f"receive/{layer.index}", landed="halo",
+            "fold", reverse_of(self.halo.route), gradient, target, self.halo.halo_rows, self.halo.send_rows, gradient,
+            "add", arrived=f"{self.halo.prefix}receive/{layer.index}", landed=self.halo.route,
         )  # fmt: skip
-        self.expand(Sync(self.names.train, layer.index, "backward", width, (stage,)))
+        linear = not layer.attends
+        self.expand(Sync(self.names.train, layer.index, "backward", width, (stage,), linear=linear))
 
     def _fetch_sparse(self) -> None:
         builder, names = self.segments.builder, self.halo

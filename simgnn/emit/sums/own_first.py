@@ -23,11 +23,17 @@ OWN_EDGES, HALO_EDGES = Column("edges/own"), Column("edges/halo")
 
 
 class OwnFirst:
-    """Emits the sums of a layer whose halo rows, ``halo_rows`` a rank, travel in every epoch."""
+    """Emits the sums of a layer whose halo rows, ``halo_rows`` a rank, travel in every epoch. ``halo_edges``: the
+    number of edges from them; ``kept``: the buffer of these edges, where they differ by turn (None: all edges from the
+    halo)."""
 
-    def __init__(self, segments: Segments, halo_rows: Size) -> None:
-        self.segments, self.halo_rows = segments, halo_rows
+    def __init__(
+        self, segments: Segments, halo_rows: Size, halo_edges: Column = HALO_EDGES, kept: str | None = None
+    ) -> None:
+        self.segments, self.halo_rows, self.halo_edges = segments, halo_rows, halo_edges
         self.builder, self.names = segments.builder, segments.names
+        self.kept = [] if kept is None else [kept]
+        self.options: dict[str, str | int | float] = {} if kept is None else {"edges": kept}
 
     @staticmethod
     def serves(layer: LayerSpec) -> bool:
@@ -50,31 +56,32 @@ class OwnFirst:
         sums = [builder.buffer(f"{names.prefix}aggregated/{index}", rows, width)]
         if not layer.attends:
             own = costs.sums(layer, OWN_EDGES, rows, rows)
-            more = [*costs.sums(layer, HALO_EDGES, rows, self.halo_rows), costs.pass_over(rows, width, 1)]
+            more = [*costs.sums(layer, self.halo_edges, rows, self.halo_rows), costs.pass_over(rows, width, 1)]
             self._sum(layer, Segment.SUM_OWN, [source], sums, own)
             # the sums become new rows beside those so far
-            self._sum(layer, Segment.ADD_HALO, [halo, *sums], sums, more, rows_of(rows, width * item))
+            self._sum(layer, Segment.ADD_HALO, [*self.kept, halo, *sums], sums, more, rows_of(rows, width * item))
             return
         sums.insert(0, builder.buffer(f"{names.prefix}maximum/{index}", rows, heads))
         own = costs.attended_block(layer, OWN_EDGES, rows, rows, added=False)
-        more = costs.attended_block(layer, HALO_EDGES, rows, self.halo_rows, added=True)
+        more = costs.attended_block(layer, self.halo_edges, rows, self.halo_rows, added=True)
         self._sum(layer, Segment.SUM_OWN, [source], sums, own, rows_of(rows, 2 * heads * item))
         held = (*rows_of(rows, (5 * heads + width) * item), *rows_of(self.halo_rows, heads * item))
-        self._sum(layer, Segment.ADD_HALO, [halo, source, *sums], sums, more, held)
+        self._sum(layer, Segment.ADD_HALO, [*self.kept, halo, source, *sums], sums, more, held)
 
     def _sum(
         self, layer: LayerSpec, segment: Segment, reads: Sequence[str], writes: Sequence[str],
         pieces: Sequence[Piece[Size]], held: Terms = (),
     ) -> None:  # fmt: skip
         work = self.builder.work(pieces, f"{self.names.locality}/forward")
-        self.segments.forward(layer, segment, OpKind.AGGREGATE, reads, writes, work, Scratch(held))
+        options = self.options if segment is Segment.ADD_HALO else {}
+        self.segments.forward(layer, segment, OpKind.AGGREGATE, reads, writes, work, Scratch(held), options)
         self.segments.keep_adjacency()
 
     def backward(self, layer: LayerSpec, source: str, halo: str, target: str) -> None:
         """Emit, from ``d/aggregated/LAYER``, first the gradient of halo rows, which then travels, and after it the
         gradient of the rows in ``source``, into ``target``."""
         rows, of_halo = self.names.rows, self.builder.buffer(f"d/{halo}", self.halo_rows, layer.prepared_width)
-        from_halo: list[Piece[Size]] = costs.sums_backward(layer, HALO_EDGES, rows, self.halo_rows)
+        from_halo: list[Piece[Size]] = costs.sums_backward(layer, self.halo_edges, rows, self.halo_rows)
         from_own: list[Piece[Size]] = costs.sums_backward(layer, OWN_EDGES, rows, rows)
         if layer.attends:
             self._reverse_attention(layer, source, halo, target, from_halo, from_own)
@@ -85,7 +92,8 @@ class OwnFirst:
         ):  # fmt: skip
             gradients = {incoming: f"aggregated/{layer.index}", gradient: part}
             work = self.builder.work(pieces, f"{self.names.locality}/backward")
-            self.segments.reverse(layer, segment, OpKind.AGGREGATE, [incoming], [gradient], work, gradients)
+            reads = [incoming, *(self.kept if segment is Segment.ADD_HALO else [])]
+            self.segments.reverse(layer, segment, OpKind.AGGREGATE, reads, [gradient], work, gradients)
 
     def _reverse_attention(
         self, layer: LayerSpec, source: str, halo: str, target: str, from_halo: Sequence[Piece[Size]],
@@ -96,12 +104,13 @@ class OwnFirst:
         scores = self.builder.buffer(f"d/target/{index}", self.names.rows, heads)
         read = [f"d/aggregated/{index}", source, f"maximum/{index}", f"parameters/{index}"]
         for segment, reads, writes, pieces in (
-            (Segment.HALO_GRADIENTS, [*read, halo], [f"d/{halo}", scores], from_halo),
+            (Segment.HALO_GRADIENTS, [*self.kept, *read, halo], [f"d/{halo}", scores], from_halo),
             (Segment.OWN_GRADIENTS, [*read, scores], [target], from_own),
         ):
             self.builder.compute(
                 self.names.train, f"backward/{index}/{segment}", OpKind.AGGREGATE, reads,
                 [*writes, f"gradients/{index}"], self.builder.work(pieces, f"{self.names.locality}/backward"),
                 layer=index, phase="backward", segment=segment,
+                options=self.options if segment is Segment.HALO_GRADIENTS else {},
                 scratch=Scratch(rows_of(self.names.rows, 3 * heads * self.builder.item_bytes)) if heads else NO_SCRATCH,
             )  # fmt: skip

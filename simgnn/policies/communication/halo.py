@@ -21,6 +21,7 @@ class Halo(Communication):
     Source: halo exchange of DGL's and PipeGCN's vanilla training."""
 
     cut: ClassVar[Cut] = "edge-cut"
+    sums_drawn_rows: ClassVar[bool] = True
 
     kind: Literal["halo"] = "halo"
     rows: Literal["auto", "input", "transformed"] = Field(default="auto", description="what layer 1 exchanges")

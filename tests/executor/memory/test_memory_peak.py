@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,11 @@ LATE_ATTENTION = [
     "model.kind=gat", "model.order=auto", "freshness.cold_start=zeros", "freshness.smooth_rows=true",
 ]  # fmt: skip
 
+SAMPLED = (
+    ["freshness.p=0.5"], ["model.kind=gat", "model.order=auto", "freshness.p=0.3"],
+    ["model.kind=sage", "freshness.p=0.5", "freshness.sampling=bernoulli", "freshness.cache_features=true"],
+)  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("system", "ranks", "settings"),
@@ -226,6 +232,10 @@ LATE_ATTENTION = [
         pytest.param("vanilla", 2, [*LARGER, *THREE, "communication.resend_inputs=true"], marks=pytest.mark.slow),
         pytest.param("pipegcn", 2, [*LARGER, *THREE], marks=pytest.mark.slow),
         pytest.param("pipegcn", 2, [*LARGER, *THREE, *LATE_ATTENTION], marks=pytest.mark.slow),
+        *(
+            pytest.param("bnsgcn", ranks, [*LARGER, *THREE, *more], marks=pytest.mark.slow)
+            for ranks, more in product((2, 4), SAMPLED)
+        ),
         ("cdfgnn", 2, [*LARGER, *THREE]),
         pytest.param("distdgl", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
         pytest.param("rapidgnn", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
@@ -241,6 +251,17 @@ def test_a_ranks_peak_is_predicted_within_a_tenth(system: str, ranks: int, setti
     assert min(result.idle_memory_bytes) > 2**26, "an interpreter with torch in it"
     error = predicted / measured - 1
     assert np.abs(error).max() < BAR, f"errors {error}"
+
+
+@pytest.mark.slow
+def test_the_halo_shrinks_with_the_share_of_rows(tmp_path: Path) -> None:
+    """Evaluations hold the whole halo, so what training holds shows where nothing else is as large."""
+    found = []
+    for share in (0.1, 0.5, 1.0):
+        settings = ["graph.classes=5", *LARGER, *THREE, "partition.kind=random", f"freshness.p={share}"]
+        found.append(np.stack(measure(settings, 2, tmp_path / str(share), "bnsgcn")))
+    for smaller, larger in pairwise(found):
+        assert (smaller < larger).all(), "predicted and measured, on each rank"
 
 
 ONCE = [
