@@ -109,8 +109,9 @@ class Unrolled:
 
 
 def windows(program: Program) -> list[Unrolled]:
-    """Return windows of consecutive turns that contain every sequence of templates in a run: its start, and the turns
-    around a :class:`Calendar` refresh. A window is deep enough for every ring to wrap around."""
+    """Return windows of consecutive turns that contain every sequence of templates in a run. A window is deep enough
+    for every ring to wrap around. Long stretches of equal epochs are cut short: what orders two uses across so many of
+    them is a chain through each, which a longer stretch has too."""
     calendar, after = program.calendar, [dependency for _, op in program.ops for dependency in op.after]
     depth = max((buffer.depth for buffer in program.buffers.values()), default=1)
     if calendar.steps > 1:
@@ -122,12 +123,10 @@ def windows(program: Program) -> list[Unrolled]:
         return [Unrolled(short, tuple(short.calendar.turns(laps)))]
     back = max((max(dependency.epochs_back, dependency.steps_back) for dependency in after), default=0)
     epochs = max(depth, back) + 2
-    result = [Unrolled(program, tuple(calendar.turns(epochs)))]
-    if calendar.refresh is not None and calendar.refresh_interval > 1:
-        middle = calendar.refresh_interval
-        span = range(max(0, middle - epochs), middle + epochs)
-        result.append(Unrolled(program, tuple(Turn(epoch, 0, calendar.template(epoch)) for epoch in span)))
-    return result
+    if not calendar.cycles:
+        return [Unrolled(program, tuple(calendar.turns(epochs)))]
+    names = calendar.sequence(epochs)
+    return [Unrolled(program, tuple(Turn(epoch, 0, name) for epoch, name in enumerate(names)))]
 
 
 def derive_dependencies(program: Program) -> Program:
@@ -153,9 +152,7 @@ def derive_dependencies(program: Program) -> Program:
 
 def _neighbours(program: Program) -> list[tuple[str | None, str]]:
     """Return every pair (template of an epoch, template of the next) in a run; None stands before the first epoch."""
-    calendar = program.calendar
-    horizon = calendar.refresh_interval + 2 if calendar.refresh is not None else 3
-    names = [None, *(calendar.template(epoch) for epoch in range(horizon + 1))]
+    names = [None, *program.calendar.sequence(2)]
     pairs = [(before, name) for before, name in pairwise(names) if name is not None]
     return [*dict.fromkeys(pairs), *((None, name) for name in program.templates if name == EVALUATE)]
 

@@ -38,8 +38,14 @@ def validate(program: Program) -> Program:
 def _name_faults(program: Program) -> Iterator[str]:
     """Find names that are not declared, and dependencies that do not point backward."""
     calendar = program.calendar
-    for name in (calendar.steady, calendar.first, calendar.refresh, calendar.opening):
-        if name is not None and name not in program.templates:
+    for cycle in calendar.cycles:
+        if cycle.period < 1 or not 0 <= cycle.position < cycle.period:
+            yield f"the calendar has '{cycle.name}' in epoch {cycle.position} of each {cycle.period}"
+            return
+    if calendar.cycles and calendar.steps > 1:
+        yield "the calendar has special epochs and several steps an epoch, which do not go together"
+    for name in calendar.templates:
+        if name not in program.templates:
             yield f"the calendar names template '{name}', which does not exist"
     for buffer in program.buffers.values():
         yield from (f"buffer '{buffer.name}': {fault}" for fault in _size_faults(program, buffer.rows))

@@ -7,8 +7,8 @@ from programs.notation import op, program
 
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import machine, run, seconds_of_work
+from simgnn.program.calendar import Calendar, Cycle
 from simgnn.program.ops import Guard, Stream, Work
-from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column
 from simgnn.sim.simulate import Simulation
 
@@ -90,7 +90,7 @@ def test_guards_of_an_epoch_that_has_not_ended_count() -> None:
 def test_refreshes_repeat_with_their_interval() -> None:
     lengths = {"r": 3.0, "s": 1.0}
     templates = {name: [op("w", "elementwise", "compute", work=seconds_of_work(s))] for name, s in lengths.items()}
-    prog = program("p", templates, Calendar("s", refresh="r", refresh_interval=4), [], [Stream("compute")], (0,))
+    prog = program("p", templates, Calendar("s", cycles=(Cycle("r", 4),)), [], [Stream("compute")], (0,))
     fast = run(prog, machine((0,)), epochs=42)
     same(fast, run(prog, machine((0,)), epochs=42, fast_forward=False))
     assert sum(count for _, count in fast.copied) >= 28
