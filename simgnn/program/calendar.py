@@ -158,6 +158,10 @@ class Calendar:
         ordered = sorted(counts.items(), key=lambda item: (item[1], item[0]))
         return {name: count / self.period for name, count in ordered if count}
 
+    def typical(self, step: int) -> Mapping[str, float]:
+        """Return the templates of a step of a typical epoch, after the first one, and how often each runs in it."""
+        return self.shares if self.cycles else {self.template(1, step): 1.0}
+
     def kind(self, epoch: int) -> str:
         """Return the kind of an epoch, a key of :attr:`shares`; the first epoch counts as one of those like it."""
         return self._of_epoch(epoch)
