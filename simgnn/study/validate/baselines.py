@@ -46,8 +46,8 @@ class Demand:
 
 
 def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) -> Demand:
-    """Compute the work of a typical epoch of a program, not the first, which may not be steady. ``decided``: whether guarded ops run,
-    int64 [P, epochs, steps]; such an op counts by the share of steady steps in which it runs."""
+    """Compute the work of a typical epoch of a program; the first one may differ from it. ``decided``: whether guarded
+    ops run, int64 [P, epochs, steps]; such an op counts by the share of steady steps in which it runs."""
     P = program.ranks
     flops, moved, roofline, inside, across = np.zeros((5, P))
     alpha_beta = 0.0
