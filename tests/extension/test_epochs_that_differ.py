@@ -43,7 +43,7 @@ def train(folders: list[Path], ranks: int, where: Path, *how: Any) -> list[dict[
     return run_ranks(ranks, train_in_process, where, list(map(str, folders)), *how, joined=False)[0]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_one_process_that_holds_the_same_kept_rows_learns_the_same(tmp_path: Path, ranks: int) -> None:
     graph = small_graph()
     cases = {**CASES, "beside": (*CASES["gcn"], BESIDE)}
@@ -77,7 +77,7 @@ def test_a_rank_alone_has_the_program_of_exact_training(tmp_path: Path) -> None:
 
 
 def test_a_run_resumes_in_the_middle_of_a_period(tmp_path: Path) -> None:
-    settings = (*REFRESHED, WIDE, "codec.period=2", *STOPPED)
+    settings = (*REFRESHED, WIDE, "codec.period=5", *STOPPED)
     whole, broken = (prepared_run(small_graph(), tmp_path / name, 2, *settings) for name in ("whole", "broken"))
     (expected,) = train([whole], 2, tmp_path / "ranks-whole")
     train([broken], 2, tmp_path / "ranks-broken", None, False, 5, True)
@@ -89,7 +89,7 @@ def test_a_run_resumes_in_the_middle_of_a_period(tmp_path: Path) -> None:
     assert torch.equal(got["parameters"], expected["parameters"])
     assert len(got["gradients"]) == 3
     kinds = [read_result(folder / "result.json").epoch_kinds for folder in (whole, broken)]
-    assert [[kind.template for kind in of] for of in kinds] == [["refresh+wide", "refresh", "wide", "steady"]] * 2
+    assert [[kind.template for kind in of] for of in kinds] == [["wide", "refresh", "steady"]] * 2
 
 
 REFUSED = {
@@ -140,12 +140,8 @@ def test_the_key_of_what_cannot_be_is_named(case: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("forked_ranks")
 def test_what_is_reported_of_each_kind_of_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ("graph.vertices=400", "graph.edges=2500", "graph.feature_width=16", "model.hidden=8", "train.epochs=23")
-    given = [
-        "vanilla",
-        "--ranks",
-        "2",
-        *(word for one in (*small, KEPT, "freshness.interval=10") for word in ("--set", one)),
-    ]
+    settings = (*small, KEPT, "freshness.interval=10")
+    given = ["vanilla", "--ranks", "2", *(word for one in settings for word in ("--set", one))]
     paths = {name: str(tmp_path / name) for name in ("simulate", "run")}
     found: dict[str, Result] = {}
     for command, path in paths.items():
@@ -153,10 +149,8 @@ def test_what_is_reported_of_each_kind_of_epoch(tmp_path: Path, capsys: pytest.C
         found[command] = read_result(Path(path) / "result.json")
         kinds = {kind.template: kind for kind in found[command].epoch_kinds}
         assert list(kinds) == ["refresh", "steady"]
-        assert [(kind.epochs_of_period, kind.period, kind.epochs) for kind in kinds.values()] == [
-            (1, 10, 2),
-            (9, 10, 20),
-        ]
+        counts = [(kind.epochs_of_period, kind.period, kind.epochs) for kind in kinds.values()]
+        assert counts == [(1, 10, 2), (9, 10, 20)]
         expected = 0.1 * kinds["refresh"].epoch_s_median + 0.9 * kinds["steady"].epoch_s_median
         assert found[command].epoch_s_median == pytest.approx(expected, rel=1e-12)
         lines = dict(result_lines(found[command]))
@@ -164,7 +158,9 @@ def test_what_is_reported_of_each_kind_of_epoch(tmp_path: Path, capsys: pytest.C
     kinds = {kind.template: kind.epoch_s_median for kind in found["simulate"].epoch_kinds}
     assert kinds["refresh"] > 1.02 * kinds["steady"]
     capsys.readouterr()
-    assert invoke(["compare", paths["simulate"], paths["run"], "--json"]) == 0
+    trace = tmp_path / "trace.json"
+    assert invoke(["compare", paths["simulate"], paths["run"], "--json", "--trace", str(trace)]) == 0
     compared = json.loads(capsys.readouterr().out)
     assert (compared["bytes_differ"], compared["messages_differ"], compared["ops_unmatched"]) == (0, 0, 0)
-    assert invoke(["timeline", paths["run"], "--out", str(tmp_path / "timeline.html")]) in (0, 2)
+    assert trace.stat().st_size > 0
+    assert compared["measured_epoch_spread_s"] < found["run"].epoch_s_median
