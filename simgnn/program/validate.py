@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simgnn.errors import ProgramError
-from simgnn.program.dependencies import Unrolled, windows
+from simgnn.program.dependencies import Unrolled, neighbouring_uses, windows
 from simgnn.program.kinds import (
     COLLECTIVE_KINDS,
     COMPUTE_KINDS,
@@ -260,7 +260,7 @@ def _unordered(graph: Unrolled) -> Iterator[str]:
     # what waited for an op that some ranks lack did not wait there, so that order is passed on where all have all ops
     passed_on = all(node.op.ranks is None for node in graph.nodes)
     for (name, _), users in uses.items():
-        if passed_on and all(_fault(graph, name, *pair) is None for pair in _neighbours(users)):
+        if passed_on and all(_fault(graph, name, *pair) is None for pair in neighbouring_uses(users)):
             continue
         for place, (second, second_writes) in enumerate(users):
             for first, first_writes in users[:place]:
@@ -268,22 +268,6 @@ def _unordered(graph: Unrolled) -> Iterator[str]:
                 if fault is not None:
                     one, other = (_named(graph, index) for index in (first, second))
                     yield f"buffer '{name}' is used by {one} and {other}, one of them writing: {fault}"
-
-
-def _neighbours(users: list[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of uses from whose order that of all conflicting pairs follows: a write and its reads, and those
-    reads and the next write. ``users``: (node, whether it writes), ascending."""
-    written: int | None = None
-    reads: list[int] = []
-    for user, writes in users:
-        if writes and reads:
-            yield from ((read, user) for read in reads)
-        elif written is not None:
-            yield written, user
-        if writes:
-            written, reads = user, []
-        else:
-            reads.append(user)
 
 
 def _fault(graph: Unrolled, name: str, first: int, second: int) -> str | None:

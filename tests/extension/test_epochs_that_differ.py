@@ -12,6 +12,7 @@ from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.program.kinds import OpKind
+from simgnn.program.program import remembered
 from simgnn.program.storage import program_digest
 from simgnn.record.result import Result, read_result
 from simgnn.report.results import result_lines
@@ -90,6 +91,66 @@ def test_a_run_resumes_in_the_middle_of_a_period(tmp_path: Path) -> None:
     assert len(got["gradients"]) == 3
     kinds = [read_result(folder / "result.json").epoch_kinds for folder in (whole, broken)]
     assert [[kind.template for kind in of] for of in kinds] == [["wide", "refresh", "steady"]] * 2
+
+
+TRACING = '''
+from typing import ClassVar
+from array_api_compat import array_namespace
+from my_policies.wide_first import WideFirst
+from simgnn.emit import templates_of
+from simgnn.policy import Action, Codec, Epochs
+from simgnn.program.kinds import OpKind
+
+class Trace(Action):
+    def run(self, context, rows, largest):
+        assert context.epoch % 3 == 2
+        xp = array_namespace(rows)
+        largest[...] = xp.max(xp.abs(rows)) if rows.shape[0] else 0.0
+        return (largest,)
+
+class Assign(Action):
+    def run(self, context, *traced):
+        found = sum(float(one[0, 0]) for one in traced[:-1])
+        assert found > 0
+        traced[-1][...] += 1
+        return (traced[-1],)
+
+class Tracing(WideFirst):
+    """Traces rows in the last epoch of a period, and then does something with what was traced."""
+    actions: ClassVar = (*Codec.actions, Trace, Assign)
+
+    @property
+    def epochs(self):
+        return Epochs(self.period, {"assign": self.period - 1})
+
+    def emit_beside(self, builder, sync, stage):
+        traced = builder.buffer(f"range/{sync.point}", 1, 1, persistent=True)
+        builder.compute(sync.only("assign").templates, sync.op(stage, "trace"), OpKind.SELECT, [stage.packed, traced],
+                        [traced], (), Trace, module="codec", **sync.overhead)
+
+    def emit_epoch_end(self, builder, templates):
+        traced = [name for name in builder.buffers if name.startswith("range/")]
+        done = builder.buffer("assigned", 1, 1, "float64", persistent=True)
+        builder.compute(templates_of(templates, "assign"), "update/assign", OpKind.SELECT, [*traced, done], [done], (),
+                        Assign, module="codec", phase="update")
+'''
+
+
+def test_a_codec_has_ops_of_its_own_in_some_epochs(tmp_path: Path) -> None:
+    (tmp_path / "tracing.py").write_text(TRACING)
+    settings = ("communication.rows=input", "train.epochs=7", "codec.period=3", "codec.exact=true")
+    folders = [
+        prepared_run(small_graph(), tmp_path / str(n), 2, *settings, kind)
+        for n, kind in enumerate(("codec.kind=tracing:Tracing", WIDE))
+    ]
+    program = RunPlan.open(folders[0]).program
+    traced = {name: [op.name for op in template.ops if op.action in ("Trace", "Assign")]
+              for name, template in program.templates.items()}  # fmt: skip
+    every = ["forward/2/trace", "backward/2/trace", "update/assign"]
+    assert traced == {"first": [], "steady": [], "assign": every, "evaluate": []}
+    assert {"range/2/forward", "range/2/backward", "assigned"} <= remembered(program), "a checkpoint holds them"
+    plain, tracing = train(folders, 2, tmp_path / "ranks")
+    assert plain["losses"] == tracing["losses"]
 
 
 REFUSED = {

@@ -89,16 +89,15 @@ def test_epochs_that_cannot_be_are_described(epochs: Epochs) -> None:
     assert not list(Epochs(3, {"a": 0, "b": 2}).faults())
 
 
-def kept_rows(told_after: str = "") -> Program:
+def kept_rows(traced: bool = False) -> Program:
     """Rows that arrive in every fourth epoch and are read in all; each epoch begins with the sum that ends the one
-    before. With ``told_after``, refreshes have two more ops that no other op waits for; the end waits for these ops."""
+    before. ``traced``: refreshes have two more ops, for which no other op waits."""
     use = op("use", "aggregate", "compute", "kept weights", "out")
-    steady = op("end", "transform", "compute", "out weights", "weights")
-    end = op("end", "transform", "compute", "out weights", "weights", "" if told_after == "nothing" else told_after)
+    end = op("end", "transform", "compute", "out weights", "weights")
     traces = [op("trace", "select", "side", "kept", "range"), op("told", "select", "side", "range", "answer")]
     arrive = op("arrive", "copy", "copy_in", "weights", "kept")
     return program(
-        "kept", {"refresh": [arrive, use, *(traces if told_after else []), end], "steady": [use, steady]},
+        "kept", {"refresh": [arrive, use, *(traces if traced else []), end], "steady": [use, end]},
         Calendar(STEADY, cycles=(Cycle("refresh", 4),)),
         [Buffer("kept", 5, 2), Buffer("out", 5, 2), Buffer("weights", 1, 2, persistent=True), Buffer("range", 1, 1),
          Buffer("answer", 1, 1)],
@@ -116,11 +115,18 @@ def test_dependencies_reach_from_one_kind_of_epoch_to_the_next() -> None:
     assert [name for name, _ in groupby(names)] == ["refresh", STEADY] * 3
 
 
-def test_uses_of_two_far_refreshes_must_be_ordered() -> None:
-    """Where nothing waits for the op "told", its next run, four epochs later, could overtake this one."""
+def test_uses_in_far_refreshes_are_ordered_by_way_of_the_epoch_between() -> None:
+    """Nothing waits for the op "told"; its next run, four epochs later, must not overtake this one."""
+    made = kept_rows(traced=True)
+    derived = validate(derive_dependencies(made))
+    (use, end), refresh = derived.templates[STEADY].ops, derived.templates["refresh"]
+    assert Dependency("told", epochs_back=1) in (*use.after, *end.after)
+    assert max(each.epochs_back for one in (*refresh.ops, use, end) for each in one.after) == 1
+    without = {**derived.templates, STEADY: replace(derived.templates[STEADY], ops=tuple(
+        replace(one, after=tuple(each for each in one.after if each.op != "told")) for one in (use, end)
+    ))}  # fmt: skip
     with pytest.raises(ProgramError, match=r"'answer' is used by 'told' .* and 'told' .* nothing orders them"):
-        validate(derive_dependencies(kept_rows("nothing")))
-    validate(derive_dependencies(kept_rows("told")))
+        validate(replace(derived, templates=without))
 
 
 def test_a_calendar_that_cannot_be_is_named() -> None:
