@@ -134,8 +134,8 @@ def derive_dependencies(program: Program) -> Program:
     dependencies that order every two uses of a buffer of which one writes.
 
     For planners that emit ops in a correct order, one step per epoch and buffers of depth 1: later uses depend on
-    earlier ones of this epoch and of the previous one; see :func:`_derive_far` for special epochs. Dependencies that others (or the order of a communicating
-    stream) imply are left out. Dependencies that the planner stated stay."""
+    earlier ones of this epoch and of the previous one; see :func:`_derive_far` for special epochs. Dependencies that
+    others (or the order of a communicating stream) imply are left out. Dependencies that the planner stated stay."""
     assert program.calendar.steps == 1, "with several steps an epoch, state dependencies by hand"
     assert all(buffer.depth == 1 for buffer in program.buffers.values()), "rings need dependencies by hand"
     found: dict[str, dict[str, list[Dependency]]] = {
