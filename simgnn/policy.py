@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from simgnn.errors import ConfigError as ConfigError
 from simgnn.errors import PolicyError as PolicyError
 from simgnn.graph.graph import Graph as Graph
+from simgnn.program.calendar import Epochs as Epochs
 from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Stream, Work
 from simgnn.program.sizes import IntArray, Size, Terms
@@ -249,6 +250,11 @@ class CodecTraits(Serving):
     encodes: ClassVar[bool] = True
 
     @property
+    def epochs(self) -> Epochs:
+        """The epochs in which it does something else than usual, by name; by default none."""
+        return Epochs()
+
+    @property
     def acts(self) -> bool:
         """Always true, since every action holds the codec."""
         return True
@@ -277,6 +283,18 @@ class Codec(CodecTraits, ABC):
     def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
         """Rows [n, width] of ``dtype`` from their bytes: a function of the bytes alone, so the same on all ranks."""
 
+    def in_epochs(self, names: tuple[str, ...]) -> "Codec":
+        """The codec of epochs with these names of :attr:`epochs` (none: an ordinary epoch): by default the same one.
+        Both ends ask by the epoch, so that they encode and decode alike."""
+        return self
+
+    def emit_beside(self, builder: Any, sync: Any, stage: Any) -> None:
+        """Emit ops of its own beside the transfer of a stage: ops that trace its rows, which are packed in wire order
+        (``stage.packed``), for example. It gets a ``ProgramBuilder``, a ``Sync`` and a ``Stage`` of simgnn.emit."""
+
+    def emit_epoch_end(self, builder: Any, templates: tuple[str, ...]) -> None:
+        """Emit ops after the update of each epoch, with a ``ProgramBuilder`` of simgnn.emit."""
+
     def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
         """Work of encoding ``rows`` rows, for prices: here one pass that reads and writes."""
         return (Work("elementwise", {"rows": rows, "width": width, "passes": 2, "item_bytes": ITEM_BYTES[dtype]}),)
@@ -304,12 +322,14 @@ def expect_whole(owner: object, method: str, found: Any, least: int, most: int =
 
 def encoded(codec: Codec, context: PolicyContext, rows: Array, names: Array) -> Array:
     """Encode rows with ``codec``. Raises :class:`PolicyError` for a result of another shape or type."""
+    codec = codec.in_epochs(codec.epochs.names(context.epoch))
     row_bytes = row_bytes_of(codec, rows.shape[1], _dtype(rows))
     return expect(codec, "encode", codec.encode(context, rows, names), (rows.shape[0], row_bytes), "uint8", rows)
 
 
 def decoded(codec: Codec, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
     """Decode rows with ``codec``, with the checks of :func:`encoded`."""
+    codec = codec.in_epochs(codec.epochs.names(context.epoch))
     found = codec.decode(context, packed, width, dtype)
     return expect(codec, "decode", found, (packed.shape[0], width), dtype, packed)
 
@@ -488,6 +508,11 @@ class FreshnessTraits(Serving):
     def holds_inputs(self) -> bool:
         """Whether ranks hold the input features of all halo rows, so that layer 1 takes its rows from these."""
         return False
+
+    @property
+    def epochs(self) -> Epochs:
+        """The epochs in which it does something else than usual, by name; by default none."""
+        return Epochs()
 
 
 class PlacementTraits(Serving):

@@ -21,11 +21,17 @@ Values = dict[str, torch.Tensor]
 @dataclass(frozen=True)
 class Lateness:
     """How rows are late. ``rows``, ``gradients``: the weight of earlier epochs in what is used (0: none is smoothed);
-    ``waits``: the first epoch uses its own rows, else zeros."""
+    ``waits``: the first epoch uses its own rows, else zeros. ``interval``: if set, rows are not one epoch late: they
+    are exchanged in every so many epochs, and kept between; only then are gradients of them returned."""
 
     rows: float = 0.0
     gradients: float = 0.0
     waits: bool = True
+    interval: int = 0
+
+    def fresh(self, epoch: int) -> bool:
+        """Whether an epoch uses its own rows and gradients."""
+        return epoch % self.interval == 0 if self.interval else epoch == 0 and self.waits
 
 
 @dataclass(frozen=True)
@@ -129,11 +135,11 @@ def train_late_reference(
             leaf = rows.detach().requires_grad_()
             made = _prepare(layer, parameters, leaf) if layer.has_prepare else leaf
             here = made.detach().requires_grad_() if layer.has_prepare else leaf
-            exact = place == 1 or (epoch == 0 and late.waits)
+            exact = place == 1 or late.fresh(epoch)
             used = here.detach() if exact else kept_rows.get(place, torch.zeros_like(here))
             there = used.clone().requires_grad_()
             weight = late.rows if epoch else 0.0
-            arrived_rows[place] = weight * used + (1 - weight) * here.detach()
+            arrived_rows[place] = here.detach() if late.interval else weight * used + (1 - weight) * here.detach()
             output = _output(edges, layer, parameters, leaf, here, there)
             mask = torch.ones_like(output)
             if layer.dropped:
@@ -165,7 +171,9 @@ def train_late_reference(
             if place == 1:
                 of_here = of_here + (0 if hidden else of_there)
             else:
-                if epoch == 0:
+                if late.interval:
+                    late_part = sent if late.fresh(epoch) else torch.zeros_like(sent)
+                elif epoch == 0:
                     late_part = sent if late.waits else torch.zeros_like(sent)
                     arrived_gradients[place] = sent
                 else:
@@ -181,7 +189,8 @@ def train_late_reference(
             for name, got in of_parameters.items():
                 parameters[name].grad = got
             incoming = of_leaf
-        kept_rows, kept_gradients = arrived_rows, arrived_gradients
+        if not late.interval or late.fresh(epoch):
+            kept_rows, kept_gradients = arrived_rows, arrived_gradients
         gradients.append(torch.cat([value.grad.reshape(-1) for value in every if value.grad is not None]))
         optimizer.step()
     with torch.no_grad():

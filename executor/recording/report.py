@@ -22,6 +22,7 @@ from simgnn.program.program import EVALUATE, Program
 from simgnn.record.activity import decisions_in
 from simgnn.record.batches import batch_table, batches_that_differ, draws_batches, input_rows
 from simgnn.record.energy import sum_of
+from simgnn.record.epoch_kinds import described_kinds, typical_s
 from simgnn.record.result import EarlyStop, EvaluationCost, Result, environment, versions, write_result
 from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
 from simgnn.record.summary import (
@@ -102,7 +103,7 @@ def write_report(
     columns = Columns.of(trace, program)
     windows = epoch_windows(columns)
     seconds = (windows[:, 1] - windows[:, 0]).tolist()
-    steady, counted = seconds[1:] or seconds, payload_epochs(len(seconds))
+    counted = payload_epochs(len(seconds))
     if ended is not None:  # its last epoch sent as much as those before, which was counted
         counted = range(counted.start, len(seconds))
     # from the first issue of the run to its last end, evaluations included
@@ -123,8 +124,9 @@ def write_report(
         versions=versions(),
         environment={**environment(), **(facts or {})},
         epoch_s=seconds,
-        epoch_s_median=float(np.median(steady)) if steady else None,
-        per_rank=rank_times(columns, ranks) if seconds else [],
+        epoch_s_median=typical_s(seconds, program.calendar) if seconds else None,
+        epoch_kinds=described_kinds(seconds, program.calendar),
+        per_rank=rank_times(columns, ranks, program.calendar) if seconds else [],
         payload_epochs=(counted[0], counted[-1]) if counted else None,
         traffic=traffic_by_rank(program, columns.table, counted) if whole else None,
         bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, counted) if whole else [],

@@ -218,7 +218,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
             per_op[f"wait_{side}"] = (per_op[f"wait_{side}"] + np.nan_to_num(added)).clip(lower=0.0)
     rows: list[dict[Any, Any]] = per_op.reset_index().to_dict("records")
     ops = tuple(OpDifference(row["op"], row["kind"], *(_part(row, part) for part in PARTS)) for row in rows)
-    steady = two.epoch_s[1:] or two.epoch_s
+    steady = _within_kinds(two, joined)
 
     def differ(column: str, field: str) -> int:
         """Difference in traffic over the whole run; between runs of unequal length, over a mean epoch."""
@@ -316,6 +316,19 @@ def _difference(name: str, rows: "pd.DataFrame", part: str) -> Difference:
 
 def _part(row: Mapping[Any, Any], part: str) -> Difference:
     return Difference(part, *(float(row[f"{part}_{side}"]) for side in SIDES))
+
+
+def _within_kinds(result: Result, joined: "pd.DataFrame") -> list[float]:
+    """Return the times of the epochs after the first; where epochs differ, how far each is from the median of its kind
+    (``joined``: the ops of these epochs, with their template)."""
+    if not result.epoch_kinds:
+        return result.epoch_s[1:] or result.epoch_s
+    kinds = joined.groupby("epoch")["template"].first()
+    found: list[float] = []
+    for _, alike in kinds.groupby(kinds):
+        times = np.array(result.epoch_s)[alike.index.to_numpy()]
+        found += (times - np.median(times)).tolist()
+    return found
 
 
 def _median(result: Result) -> float:

@@ -27,6 +27,7 @@ from simgnn.program.program import Program
 from simgnn.progress import Progress
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
+from simgnn.record.epoch_kinds import described_kinds, kinds_of, typical
 from simgnn.record.result import (
     WEIGHTED_SUMS,
     EvaluationCost,
@@ -178,7 +179,10 @@ def _evaluation_cost(
     experiment: Experiment, simulation: Simulation, again: Resimulation, machine: Machine
 ) -> EvaluationCost:
     """Compare a few epochs, which `again` simulates with an evaluation after each, with those of a simulation."""
-    often = again.simulate(machine, min(EVALUATED_EPOCHS, experiment.train.epochs))
+    calendar, epochs = simulation.program.calendar, min(EVALUATED_EPOCHS, experiment.train.epochs)
+    if calendar.cycles:  # all kinds of epochs that were simulated
+        epochs = max(epochs, min(calendar.period + 1, len(simulation.epoch_s)))
+    often = again.simulate(machine, epochs)
     longer_s = max(often.epoch_s_median - simulation.epoch_s_median, 0.0)
     return EvaluationCost(
         evaluate_s=evaluation_s(often.columns), drain_s=longer_s if experiment.freshness.late else None
@@ -355,14 +359,15 @@ def unmodelled_waiting(program: Program, profile: Profile) -> list[str]:
 
 
 def _times(simulation: Simulation, spread: Spread) -> dict[str, Any]:
-    steady = slice(1, None) if len(simulation.epoch_s) > 1 else slice(None)
+    kinds = kinds_of(simulation.program.calendar, len(simulation.epoch_s))
     times = {name: getattr(simulation, name) for name in ("compute_s", "wait_s", "comm_total_s", "comm_exposed_s")}
     for waiting in ("wait_s", "comm_exposed_s"):
         times[waiting] = np.maximum(times[waiting] + spread.wait_s, 0.0)
-    times = {name: np.median(values[steady], axis=0).tolist() for name, values in times.items()}
+    times = {name: typical(values, kinds).tolist() for name, values in times.items()}
     return {
         "epoch_s": spread.epoch_s,
         "epoch_s_median": spread.epoch_s_median,
+        "epoch_kinds": described_kinds(spread.epoch_s, simulation.program.calendar),
         "epoch_s_interval": spread.interval,
         "jitter": _jitter_correction(simulation, spread),
         "per_rank": [

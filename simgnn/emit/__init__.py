@@ -40,18 +40,30 @@ if TYPE_CHECKING:
     from simgnn.emit.names import Names
     from simgnn.emit.segments import Segments
     from simgnn.emit.sums.halo import HaloNames, HaloSizes, HaloSums
-    from simgnn.emit.sync import Expand, Reference, Stage, Sync, emit_encoded, emit_plainly, training_part
+    from simgnn.emit.sync import (
+        Expand,
+        Reference,
+        Stage,
+        Sync,
+        carry,
+        emit_encoded,
+        emit_plainly,
+        land,
+        training_part,
+    )
     from simgnn.graph.hashing import stream_key
     from simgnn.model.spec import LayerSpec
     from simgnn.partition.statistics.partition_stats import PartitionStats
+    from simgnn.program.calendar import epoch_names, templates_of, templates_without
 
 __all__ = [
     "BatchCommunication", "Batching", "BlockSync", "BlockTransfer", "CachedRows", "Change", "ChoosesRows",
     "Communication", "ComparesBlocks", "CopiedRows", "Expand", "Freshness", "GuardsBlocks", "HaloNames", "HaloSizes",
     "HaloSums", "LayerSpec", "MovesBlocks", "MovesRows", "Names", "PartitionStats", "Placement", "PlainBlocks",
     "ProgramBuilder", "Reference", "RowStore", "Segments", "Sizes", "Stage", "Staging", "State", "Sums", "Sync",
-    "Transfers", "WholeLayers", "add_rows", "counted", "draws", "dtype_name", "emit_encoded", "emit_plainly",
-    "from_bytes", "pick_rows", "places_of", "put_rows", "signed", "stream_key", "to_bytes", "training_part", "units",
+    "Transfers", "WholeLayers", "add_rows", "carry", "counted", "draws", "dtype_name", "emit_encoded", "emit_plainly",
+    "epoch_names", "from_bytes", "land", "pick_rows", "places_of", "put_rows", "signed", "stream_key", "templates_of",
+    "templates_without", "to_bytes", "training_part", "units",
 ]  # fmt: skip
 
 MODULES = (
@@ -60,6 +72,7 @@ MODULES = (
     "simgnn.emit.guarded_blocks", "simgnn.emit.caches.row_cache", "simgnn.emit.caches.cached_rows",
     "simgnn.emit.batches.staging", "simgnn.emit.batches.placement", "simgnn.emit.batches.neighbours",
     "simgnn.graph.hashing", "simgnn.model.spec", "simgnn.partition.statistics.partition_stats",
+    "simgnn.program.calendar",
 )  # fmt: skip
 """The modules above, those that many need first: a name is looked up in them in this order."""
 

@@ -9,13 +9,15 @@ from typing import Any, Literal, Protocol
 
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.policy import Codec, DecodeRows, EncodeRows, row_bytes_of
+from simgnn.program.calendar import EVALUATE, templates_of, templates_without
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.program import EVALUATE
 from simgnn.program.sizes import Route, Scratch, Size, reverse_of
 
 Phase = Literal["forward", "backward", "setup"]
 LANDING_FORMS: Mapping[str, Form | None] = {"put": Form.PUT, "add": None, "max": Form.GREATER}
 """How rows land -> form of the op that lands them."""
+ENCODED = ("coded", "arrived", "news")
+"""Buffers of encoded rows, one for each form of the codec."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ class Sync:
     [rows, 1], of the rows whose reference changed, which makes earlier sent values of them invalid. ``divisors``: how
     many last elements of a row divide others of it; each of them is tested by itself. ``linear``: sums of these rows
     are linear in them, which attention's are not. ``held``: the buffer in which receivers hold the rows of all turns
-    already, so that nothing travels."""
+    already, so that nothing travels. ``form``: which form of the codec encodes rows in these templates ("": it has
+    one); rows of each form arrive in buffers of their own."""
 
     templates: tuple[str, ...]
     layer: int
@@ -79,6 +82,16 @@ class Sync:
     divisors: int = 0
     linear: bool = True
     held: str | None = None
+    form: str = ""
+
+    def only(self, name: str) -> "Sync":
+        """Return the sync restricted to epochs with a name (:class:`~simgnn.policy.Epochs`). It may have no template,
+        and then no op of it is emitted."""
+        return replace(self, templates=templates_of(self.templates, name))
+
+    def without(self, name: str) -> "Sync":
+        """Return the sync restricted to all other epochs, and to evaluations if it is for these."""
+        return replace(self, templates=templates_without(self.templates, name))
 
     @property
     def test(self) -> dict[str, int]:
@@ -135,7 +148,11 @@ def carry(
     """Emit the way of a stage's rows to their receivers: pack, encode, exchange, decode (``codec`` None: rows travel as
     they are). They arrive in the buffer ``into`` (None: in that of the stage), from where nothing lands them yet.
     ``version``: see :meth:`ProgramBuilder.exchange`."""
+    if not sync.templates:
+        return
     pack(builder, sync, stage)
+    if codec is not None:
+        codec.emit_beside(builder, sync, stage)
     fields: dict[str, Any] = {"layer": sync.layer, "phase": sync.phase, "version": version}
     name = sync.op(stage, "exchange")
     if codec is None:
@@ -179,7 +196,7 @@ def receiving_buffer(builder: ProgramBuilder, sync: Sync, stage: Stage) -> str:
 
 def land(builder: ProgramBuilder, sync: Sync, stage: Stage) -> None:
     """Emit the op that puts or adds arrived rows; rows that arrive in the target itself need none."""
-    if stage.landing == "store" or stage.arrived is None:
+    if stage.landing == "store" or stage.arrived is None or not sync.templates:
         return
     primitive, kind = ("gather", OpKind.COPY) if stage.landing == "put" else ("scatter_add", OpKind.ADD)
     work = (builder.row_work(primitive, stage.arriving, sync.width),)
@@ -226,4 +243,5 @@ def _decode(builder: ProgramBuilder, sync: Sync, codec: Codec, rows: Size, name:
 
 def buffer_name(what: str, sync: Sync, stage: Stage) -> str:
     """Return the name of a buffer that belongs to one stage."""
-    return "/".join(word for word in (what, sync.point, stage.name) if word)
+    form = sync.form if what in ENCODED else ""
+    return "/".join(word for word in (what, sync.point, stage.name, form) if word)

@@ -12,7 +12,8 @@ from simgnn.emit.communication import BatchCommunication, Communication
 from simgnn.emit.freshness import Freshness, MovesBlocks, MovesRows
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import Origin, line, shown
-from simgnn.policy import Choices, CommunicationTraits, Cut, Moves, Partitioner, Policy, Refusal, Serving
+from simgnn.policy import Choices, CommunicationTraits, Cut, Epochs, Moves, Partitioner, Policy, Refusal, Serving
+from simgnn.program.calendar import MOST_SPECIAL, special_epochs
 from simgnn.registry import file_of, policy_class, reported, shipped
 
 SLOTS: tuple[str, ...] = tuple(policy.SLOTS)
@@ -96,7 +97,7 @@ def settled(
                     problems.append(line((name, option), message, origin))
                 else:
                     choices = replace(choices, **{name: options.model_copy(update={option: default})})
-        found = list(slot_refusals(choices))
+        found = [*slot_refusals(choices), *epoch_refusals(choices)]
         for name in asked:
             found += getattr(choices, name).refuses(choices)
         problems += [line((section, option), message, origin) for section, option, message in found]
@@ -133,6 +134,51 @@ def slot_refusals(choices: Choices) -> Iterator[Refusal]:
                 f"{choices.fitting(SERVING[slot], lambda other: not moved.isdisjoint(other.serves))}: it does not "
                 f"serve {' or '.join(MOVED[each] for each in sorted(moved))}",
             )  # fmt: skip
+
+
+def epoch_refusals(choices: Choices) -> Iterator[Refusal]:
+    """Yield special epochs (:class:`~simgnn.policy.Epochs`) of freshness and codec that cannot be planned."""
+    asked: dict[str, Epochs] = {}
+    for choice in (choices.freshness, choices.codec):
+        epochs = choice.epochs
+        faults = list(epochs.faults()) if isinstance(epochs, Epochs) else [f"{epochs!r}, expected Epochs"]
+        yield from (Refusal(choice.slot, "kind", f"'{choice.label}' declares {fault} (epochs)") for fault in faults)
+        if not faults:
+            asked[choice.slot] = epochs
+    cycles = [cycle for epochs in asked.values() for cycle in epochs.cycles]
+    if len(asked) < 2 or not choices.trains:
+        return
+    freshness, codec = choices.freshness, choices.codec
+    names = " and ".join(f"'{cycle.name}'" for cycle in cycles)
+    if cycles and choices.batching.mini_batches:
+        slot = "freshness" if asked["freshness"].special else "codec"
+        label = getattr(choices, slot).label
+        yield Refusal(
+            slot, "kind",
+            f"got '{label}' with batching.kind = '{choices.batching.label}', expected another {slot}: its special "
+            f"epochs ({names}) are those of the full graph, and an epoch of mini-batches has many steps",
+        )  # fmt: skip
+    both = sorted(set(asked["freshness"].special) & set(asked["codec"].special))
+    if both:
+        yield Refusal(
+            "codec", "kind",
+            f"got '{codec.label}' with freshness.kind = '{freshness.label}', expected a codec whose special epochs "
+            f"have other names: both call epochs '{both[0]}', and mean different ones",
+        )  # fmt: skip
+    if asked["codec"].special and choices.communication.moves == "blocks":
+        yield Refusal(
+            "codec", "kind",
+            f"got '{codec.label}' with communication.kind = '{choices.communication.label}', expected a codec without "
+            f"special epochs ({', '.join(asked['codec'].special)}): blocks have one form in all epochs",
+        )  # fmt: skip
+    if special_epochs(tuple(cycles)) > MOST_SPECIAL:
+        one, other = asked["freshness"].period, asked["codec"].period
+        yield Refusal(
+            "codec", "kind",
+            f"got '{codec.label}', whose special epochs repeat after {other} epochs, with freshness.kind = "
+            f"'{freshness.label}', whose repeat after {one}: together they have {special_epochs(tuple(cycles))} before "
+            f"they repeat, expected at most {MOST_SPECIAL}: choose periods of which one divides the other",
+        )  # fmt: skip
 
 
 def expected_cut(cut: Cut) -> str:

@@ -23,8 +23,9 @@ from simgnn.planner.layer_choices import InputRows, plan_layers
 from simgnn.planner.mini_batch import mini_batches
 from simgnn.planner.update import emit_evaluation, emit_loss, emit_update, training_state
 from simgnn.policy import Codec
+from simgnn.program.calendar import EVALUATE, FIRST, JOIN, Calendar, epoch_names, templates_of
 from simgnn.program.ops import ITEM_BYTES
-from simgnn.program.program import EVALUATE, FIRST, STEADY, Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.validate import validate
 from simgnn.sampling.batches.sizes import BatchSizes
 
@@ -157,12 +158,13 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
     drawing = _drawing(experiment, stats)
     resends = experiment.communication.resends_inputs() or (drawing is not None and not drawing.policy.holds_inputs)
     once = (sizes.fetches_inputs and rows == "input" and not resends) or layers[0].hoisted
-    train = (FIRST, STEADY) if once else (STEADY,)
+    calendar = _calendar(experiment, once, stats.ranks)
+    train = calendar.templates
     names = Names(
         **sizes.add_to(builder, aggregated=layers[0].hoisted and layers[0].sparse_input),
         train=train,
         forward=train if drawing is not None else (*train, EVALUATE),
-        setup=(FIRST,) if once else (),
+        setup=templates_of(train, FIRST) if once else (),
     )
     optimizer = experiment.train.update_rule
     training_state(builder, layers, names, stats, optimizer)
@@ -183,10 +185,19 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
         full_graph.backward(layer)
     emit_update(builder, layers, names.train, stats.ranks, optimizer)
     experiment.freshness.emit_epoch_end(builder, names.train)
+    experiment.codec.emit_epoch_end(builder, names.train)
     if drawing is not None:
         _emit_exact_forward(segments, sizes, rows, resends)
     emit_evaluation(builder, model, names, stats)
-    return builder.build(Calendar(steady=STEADY, first=FIRST if once else None))
+    return builder.build(calendar)
+
+
+def _calendar(experiment: Experiment, once: bool, ranks: int) -> Calendar:
+    """Return the calendar of training on the full graph: the special epochs of freshness and codec, and a first epoch
+    of its own if something happens ``once``, or if one of them asks for it. A rank alone exchanges nothing."""
+    asked = [experiment.freshness.epochs, experiment.codec.epochs] if ranks > 1 else []
+    cycles = tuple(cycle for epochs in asked for cycle in epochs.cycles)
+    return Calendar.of_epochs(cycles, once or any(epochs.first for epochs in asked))
 
 
 def _draws(experiment: Experiment, stats: PartitionStats) -> bool:
@@ -245,7 +256,21 @@ class ChosenTransfers:
         return self
 
     def __call__(self, sync: Sync) -> None:
-        cast(MovesRows, self.freshness).expand(self.builder, sync, self.codec)
+        """Emit the ops of a sync, once for each form that the codec has in some of its epochs."""
+        forms: dict[Codec, list[str]] = {}
+        for template in sync.templates:
+            forms.setdefault(self._codec_of(template), []).append(template)
+        for codec, templates in forms.items():
+            form = JOIN.join(self._names(templates[0])) if len(forms) > 1 else ""
+            here = replace(sync, templates=tuple(templates), form=form)
+            cast(MovesRows, self.freshness).expand(self.builder, here, codec)
+
+    def _codec_of(self, template: str) -> Codec:
+        return self.codec.in_epochs(self._names(template))
+
+    def _names(self, template: str) -> tuple[str, ...]:
+        """The names that the codec itself gave to the epochs of a template."""
+        return tuple(name for name in self.codec.epochs.special if name in epoch_names(template))
 
     def settle(self, templates: tuple[str, ...], reference: Reference) -> str | None:
         return cast(MovesRows, self.freshness).settle(self.builder, templates, reference)

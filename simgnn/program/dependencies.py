@@ -1,6 +1,6 @@
 """The order of ops: consecutive turns (:class:`Turn`) as one graph, and the dependencies that uses of buffers need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -109,8 +109,9 @@ class Unrolled:
 
 
 def windows(program: Program) -> list[Unrolled]:
-    """Return windows of consecutive turns that contain every sequence of templates in a run: its start, and the turns
-    around a :class:`Calendar` refresh. A window is deep enough for every ring to wrap around."""
+    """Return windows of consecutive turns that contain every sequence of templates in a run. A window is deep enough
+    for every ring to wrap around. Long stretches of equal epochs are cut short: what orders two uses across so many of
+    them is a chain through each, which a longer stretch has too."""
     calendar, after = program.calendar, [dependency for _, op in program.ops for dependency in op.after]
     depth = max((buffer.depth for buffer in program.buffers.values()), default=1)
     if calendar.steps > 1:
@@ -122,12 +123,10 @@ def windows(program: Program) -> list[Unrolled]:
         return [Unrolled(short, tuple(short.calendar.turns(laps)))]
     back = max((max(dependency.epochs_back, dependency.steps_back) for dependency in after), default=0)
     epochs = max(depth, back) + 2
-    result = [Unrolled(program, tuple(calendar.turns(epochs)))]
-    if calendar.refresh is not None and calendar.refresh_interval > 1:
-        middle = calendar.refresh_interval
-        span = range(max(0, middle - epochs), middle + epochs)
-        result.append(Unrolled(program, tuple(Turn(epoch, 0, calendar.template(epoch)) for epoch in span)))
-    return result
+    if not calendar.cycles:
+        return [Unrolled(program, tuple(calendar.turns(epochs)))]
+    names = calendar.sequence(epochs)
+    return [Unrolled(program, tuple(Turn(epoch, 0, name) for epoch, name in enumerate(names)))]
 
 
 def derive_dependencies(program: Program) -> Program:
@@ -135,8 +134,8 @@ def derive_dependencies(program: Program) -> Program:
     dependencies that order every two uses of a buffer of which one writes.
 
     For planners that emit ops in a correct order, one step per epoch and buffers of depth 1: later uses depend on
-    earlier ones of this epoch and of the previous one. Dependencies that others (or the order of a communicating
-    stream) imply are left out. Dependencies that the planner stated stay."""
+    earlier ones of this epoch and of the previous one; see :func:`_derive_far` for special epochs. Dependencies that
+    others (or the order of a communicating stream) imply are left out. Dependencies that the planner stated stay."""
     assert program.calendar.steps == 1, "with several steps an epoch, state dependencies by hand"
     assert all(buffer.depth == 1 for buffer in program.buffers.values()), "rings need dependencies by hand"
     found: dict[str, dict[str, list[Dependency]]] = {
@@ -144,6 +143,13 @@ def derive_dependencies(program: Program) -> Program:
     }
     for before, name in _neighbours(program):
         _derive(program, before, name, found[name])
+    derived = _with_dependencies(program, found)
+    while program.calendar.cycles and _derive_far(derived, found):
+        derived = _with_dependencies(program, found)
+    return derived
+
+
+def _with_dependencies(program: Program, found: Mapping[str, Mapping[str, Sequence[Dependency]]]) -> Program:
     templates = {
         name: Template(name, tuple(replace(op, after=tuple(found[name][op.name])) for op in template.ops))
         for name, template in program.templates.items()
@@ -151,11 +157,33 @@ def derive_dependencies(program: Program) -> Program:
     return replace(program, templates=templates)
 
 
+def _derive_far(program: Program, found: Mapping[str, Mapping[str, list[Dependency]]]) -> bool:
+    """Order uses of a buffer that lie several epochs apart, such as those in special epochs alone; return whether any
+    dependency was added. The epoch after the first use waits for it: the last op of that epoch that ends before the
+    second use. So no rank needs to remember ops of more than one epoch before."""
+    added = False
+    for graph in windows(program):
+        begins = [0]
+        for each in graph.turns:
+            begins.append(begins[-1] + len(program.templates[each.template].ops))
+        for users in _uses(graph).values():
+            for first, second in neighbouring_uses(users):
+                turn = graph.nodes[first].turn
+                if graph.nodes[second].turn <= turn + 1 or graph.ordered(first, second):
+                    continue
+                between = range(begins[turn + 2] - 1, begins[turn + 1] - 1, -1)
+                waits = [n for n in between if graph.nodes[n].op.ranks is None and graph.ordered(n, second)]
+                have = found[graph.turns[turn + 1].template][graph.nodes[waits[0]].op.name] if waits else []
+                dependency = Dependency(graph.nodes[first].op.name, epochs_back=1)
+                if waits and dependency not in have:
+                    have.append(dependency)
+                    added = True
+    return added
+
+
 def _neighbours(program: Program) -> list[tuple[str | None, str]]:
     """Return every pair (template of an epoch, template of the next) in a run; None stands before the first epoch."""
-    calendar = program.calendar
-    horizon = calendar.refresh_interval + 2 if calendar.refresh is not None else 3
-    names = [None, *(calendar.template(epoch) for epoch in range(horizon + 1))]
+    names = [None, *program.calendar.sequence(2)]
     pairs = [(before, name) for before, name in pairwise(names) if name is not None]
     return [*dict.fromkeys(pairs), *((None, name) for name in program.templates if name == EVALUATE)]
 
@@ -211,3 +239,19 @@ def _needed(graph: Unrolled, ancestors: Sequence[int], index: int, wanted: set[i
             needed.append(other)
             bits |= graph.ended_with(other, index, ancestors)
     return needed, bits
+
+
+def neighbouring_uses(users: list[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of uses from whose order that of all conflicting pairs follows: a write and its reads, and those
+    reads and the next write. ``users``: (node, whether it writes), ascending."""
+    written: int | None = None
+    reads: list[int] = []
+    for user, writes in users:
+        if writes and reads:
+            yield from ((read, user) for read in reads)
+        elif written is not None:
+            yield written, user
+        if writes:
+            written, reads = user, []
+        else:
+            reads.append(user)

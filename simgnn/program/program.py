@@ -1,12 +1,17 @@
 """A program: templates of ops, the calendar of which template runs when, sizes, and lifetimes of buffers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
+from simgnn.program.calendar import EVALUATE as EVALUATE
+from simgnn.program.calendar import FIRST as FIRST
+from simgnn.program.calendar import STEADY as STEADY
+from simgnn.program.calendar import Calendar as Calendar
+from simgnn.program.calendar import Turn as Turn
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.sizes import IntArray, Route, Scratch, SizeTable
@@ -60,19 +65,6 @@ def counted_as(tally: str, copies: int) -> str:
     return f"{tally}-{copies}"
 
 
-FIRST, STEADY, EVALUATE = "first", "steady", "evaluate"
-"""Templates: the first epoch of a full-graph run, its later epochs, and evaluations."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One run through a template: a training step (epoch, step), or with step -1 the evaluation after an epoch."""
-
-    epoch: int
-    step: int
-    template: str
-
-
 @dataclass(frozen=True)
 class Template:
     """The ops of one turn, in program order."""
@@ -84,35 +76,6 @@ class Template:
     def index(self) -> Mapping[str, int]:
         """The position of each op by name."""
         return {op.name: position for position, op in enumerate(self.ops)}
-
-
-@dataclass(frozen=True)
-class Calendar:
-    """The template of each turn, a pure function of (epoch, step): ``first`` in epoch 0 (step 0), ``refresh`` every
-    ``refresh_interval`` epochs, ``steady`` otherwise. ``opening``, if set, is step 0 of all other epochs."""
-
-    steady: str
-    first: str | None = None
-    refresh: str | None = None
-    refresh_interval: int = 1
-    steps: int = 1
-    opening: str | None = None
-
-    def template(self, epoch: int, step: int = 0) -> str:
-        """Return the name of the template that holds the ops of a training step."""
-        if self.first is not None and epoch == 0 and step == 0:
-            return self.first
-        if self.refresh is not None and epoch % self.refresh_interval == 0:
-            return self.refresh
-        if self.opening is not None and step == 0:
-            return self.opening
-        return self.steady
-
-    def turns(self, epochs: int) -> Iterator[Turn]:
-        """Yield all training turns of a run in order."""
-        for epoch in range(epochs):
-            for step in range(self.steps):
-                yield Turn(epoch, step, self.template(epoch, step))
 
 
 @dataclass(frozen=True)

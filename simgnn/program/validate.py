@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simgnn.errors import ProgramError
-from simgnn.program.dependencies import Unrolled, windows
+from simgnn.program.dependencies import Unrolled, neighbouring_uses, windows
 from simgnn.program.kinds import (
     COLLECTIVE_KINDS,
     COMPUTE_KINDS,
@@ -38,8 +38,14 @@ def validate(program: Program) -> Program:
 def _name_faults(program: Program) -> Iterator[str]:
     """Find names that are not declared, and dependencies that do not point backward."""
     calendar = program.calendar
-    for name in (calendar.steady, calendar.first, calendar.refresh, calendar.opening):
-        if name is not None and name not in program.templates:
+    for cycle in calendar.cycles:
+        if cycle.period < 1 or not 0 <= cycle.position < cycle.period:
+            yield f"the calendar has '{cycle.name}' in epoch {cycle.position} of each {cycle.period}"
+            return
+    if calendar.cycles and calendar.steps > 1:
+        yield "the calendar has special epochs and several steps an epoch, which do not go together"
+    for name in calendar.templates:
+        if name not in program.templates:
             yield f"the calendar names template '{name}', which does not exist"
     for buffer in program.buffers.values():
         yield from (f"buffer '{buffer.name}': {fault}" for fault in _size_faults(program, buffer.rows))
@@ -257,7 +263,7 @@ def _unordered(graph: Unrolled) -> Iterator[str]:
     # what waited for an op that some ranks lack did not wait there, so that order is passed on where all have all ops
     passed_on = all(node.op.ranks is None for node in graph.nodes)
     for (name, _), users in uses.items():
-        if passed_on and all(_fault(graph, name, *pair) is None for pair in _neighbours(users)):
+        if passed_on and all(_fault(graph, name, *pair) is None for pair in neighbouring_uses(users)):
             continue
         for place, (second, second_writes) in enumerate(users):
             for first, first_writes in users[:place]:
@@ -265,22 +271,6 @@ def _unordered(graph: Unrolled) -> Iterator[str]:
                 if fault is not None:
                     one, other = (_named(graph, index) for index in (first, second))
                     yield f"buffer '{name}' is used by {one} and {other}, one of them writing: {fault}"
-
-
-def _neighbours(users: list[tuple[int, bool]]) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of uses from whose order that of all conflicting pairs follows: a write and its reads, and those
-    reads and the next write. ``users``: (node, whether it writes), ascending."""
-    written: int | None = None
-    reads: list[int] = []
-    for user, writes in users:
-        if writes and reads:
-            yield from ((read, user) for read in reads)
-        elif written is not None:
-            yield written, user
-        if writes:
-            written, reads = user, []
-        else:
-            reads.append(user)
 
 
 def _fault(graph: Unrolled, name: str, first: int, second: int) -> str | None:

@@ -61,6 +61,18 @@ class JitterCorrection(_Table):
     interval_parts: dict[str, float]
 
 
+class EpochKind(_Table):
+    """Epochs of one kind, in a run whose epochs differ. ``template``: what their ops are listed under;
+    ``epochs_of_period`` of every ``period`` epochs are such ones. ``epochs``: their number in the run after its first
+    epoch, ``epoch_s_median``: the median of their times."""
+
+    template: str
+    epochs_of_period: int
+    period: int
+    epochs: int
+    epoch_s_median: float
+
+
 class Accuracy(_Table):
     """Accuracy after an epoch, or another metric that ``Result.accuracy_metric`` names."""
 
@@ -152,7 +164,8 @@ class Result(_Table):
     versions: dict[str, str] = {}
     environment: dict[str, Any] = {}
     epoch_s: list[float]
-    epoch_s_median: float | None
+    epoch_s_median: float | None  # after the first epoch; where epochs differ, the mean over a period of medians
+    epoch_kinds: list[EpochKind] = []  # where epochs differ, rarest first
     epoch_s_interval: tuple[float, float] | None = None  # 90 % of an epoch's distribution
     jitter: JitterCorrection | None = None
     limited_by: LimitedBy | None = None  # of a prediction that fits into memory

@@ -11,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.program import Program, carried
+from simgnn.record.epoch_kinds import kinds_of, typical
 from simgnn.record.result import RankTimes
 
 Bools = NDArray[np.bool_]
@@ -124,20 +126,20 @@ def idle_times(columns: Columns, ranks: int) -> tuple[Times, Times]:
     return found
 
 
-def rank_times(columns: Columns, ranks: int) -> list[RankTimes]:
-    """Each rank's seconds: medians over the epochs after the first, or the only epoch."""
+def rank_times(columns: Columns, ranks: int, calendar: Calendar) -> list[RankTimes]:
+    """Each rank's seconds in a typical epoch (:func:`~simgnn.record.epoch_kinds.typical`)."""
     # a rank that was killed has no rows of its last epochs: they are unknown, not zero
     chosen = np.zeros((columns.epochs, ranks), dtype=np.bool_)
     chosen[columns.epoch, columns.rank] = True
-    if columns.epochs > 1:
-        chosen[0] = False
-
-    def typical(values: Times, rank: int) -> float:
-        rows = chosen[:, rank]
-        return float(np.median(values[rows, rank])) if rows.any() else 0.0
-
     found = times_by_rank(columns, ranks)
-    return [RankTimes(**{name: typical(values, rank) for name, values in found.items()}) for rank in range(ranks)]
+    kinds = kinds_of(calendar, columns.epochs)
+
+    def of_rank(rank: int) -> RankTimes:
+        known = [alike._replace(epochs=alike.epochs[chosen[alike.epochs, rank]]) for alike in kinds]
+        known = [alike for alike in known if len(alike.epochs)]
+        return RankTimes(**{name: float(typical(values[:, rank], known)) for name, values in found.items()})
+
+    return [of_rank(rank) for rank in range(ranks)]
 
 
 def evaluation_s(trace: Mapping[str, NDArray[Any]]) -> float:

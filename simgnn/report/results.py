@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from simgnn.program.calendar import STEADY
 from simgnn.record.energy import PART_NAMES, describe
 from simgnn.record.memory import Place, fullest_memory
-from simgnn.record.result import Result
+from simgnn.record.result import EpochKind, Result
 from simgnn.record.traffic import LinkTraffic
 from simgnn.units import readable_bytes
 
@@ -94,6 +95,26 @@ def metric_name(result: Result) -> str:
     return {"accuracy": "accuracy", "micro_f1": "micro-F1"}[result.accuracy_metric]
 
 
+def typical_name(result: Result) -> str:
+    """Return a label for ``epoch_s_median``."""
+    return f"epoch, mean of {result.epoch_kinds[0].period}" if result.epoch_kinds else "epoch, median"
+
+
+def _often(kind: EpochKind) -> str:
+    """Say which epochs are of a kind: "every 10th epoch (refresh)"."""
+    count, period = kind.epochs_of_period, kind.period
+    if kind.template == STEADY:
+        return "other epochs"
+    if count == 1:
+        return f"{'every' if period == 1 else f'every {_ordinal(period)}'} epoch ({kind.template})"
+    return f"{count} of {period} epochs ({kind.template})"
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+
+
 def heading(result: Result) -> str:
     """Return a title: the experiment, whether it was predicted or measured, ranks, hosts, epochs and the status."""
     how, hosts = "predicted" if result.backend == "sim" else "measured", "hosts" if result.hosts > 1 else "host"
@@ -109,10 +130,15 @@ def result_lines(result: Result, verbose: bool = False) -> list[tuple[str, str]]
 def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
     validation, test = last_accuracy(result)
     interval, energy = result.epoch_s_interval, {figure.part for figure in result.energy}
+    undelayed = None if result.jitter is None else result.jitter.epoch_s_median
     return [
-        ("epoch, median", seconds(result.epoch_s_median)),
+        (typical_name(result), seconds(result.epoch_s_median)),
+        *((_often(kind), seconds(kind.epoch_s_median)) for kind in result.epoch_kinds),
         ("epoch, 90 % interval", UNMEASURED if interval is None else " .. ".join(map(seconds, interval))),
-        ("epoch, median, without jitter", seconds(None if result.jitter is None else result.jitter.epoch_s_median)),
+        (
+            f"{typical_name(result)}, without jitter",
+            seconds(undelayed),
+        ),
         ("first epoch", seconds(result.epoch_s[0] if result.epoch_s else None)),
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
@@ -229,7 +255,7 @@ def figures_by_epoch(result: Result) -> list[dict[str, Any]]:
 def compared_quantities(predicted: Result, measured: Result) -> list[dict[str, Any]]:
     """Return the quantities that ``simgnn demo`` compares, with errors relative to the measured values."""
     quantities: list[tuple[str, Callable[[Result], float | None], Callable[[float | None], str]]] = [
-        ("epoch, median", lambda result: result.epoch_s_median, seconds),
+        (typical_name(measured), lambda result: result.epoch_s_median, seconds),
         ("communicating while nothing computes, slowest rank", communication_s, seconds),
         (traffic_name(measured), traffic_bytes, amount),
         ("memory, fullest rank", memory_bytes, amount),

@@ -18,6 +18,7 @@ from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
 from simgnn.program.storage import program_digest
 from simgnn.record.energy import EnergyFigure
+from simgnn.record.epoch_kinds import typical_s
 from simgnn.record.rundir import TRACE_SCHEMA
 from simgnn.record.summary import Columns, computing_ops, epoch_windows, payload_epochs, times_by_rank
 from simgnn.sim.clock import PICOSECONDS
@@ -100,8 +101,8 @@ class Simulation:
 
     @property
     def epoch_s_median(self) -> float:
-        """Median time of the epochs after the first; if there is only one epoch, its time."""
-        return float(np.median(self.epoch_s[1:] or self.epoch_s))
+        """Time of a typical epoch: the median after the first one; where epochs differ, the mean over a period."""
+        return typical_s(self.epoch_s, self.program.calendar)
 
     @property
     def payload_epochs(self) -> range:

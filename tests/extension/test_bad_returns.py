@@ -20,7 +20,7 @@ from executor.world.environment import LAUNCHER, RENDEZVOUS
 from simgnn.emit.caches.row_cache import EndEpoch, moved_rows
 from simgnn.emit.guarded_blocks import Agree, FlagChange
 from simgnn.policies.codec.none import Plain
-from simgnn.policy import PolicyContext, PolicyError, decoded, encoded
+from simgnn.policy import Epochs, PolicyContext, PolicyError, decoded, encoded
 from simgnn.registry import add_to_path
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph
@@ -209,7 +209,8 @@ def owner(**found: Any) -> Any:
         name: lambda self, *given, value=value: value(*given) if callable(value) else value
         for name, value in found.items()
     }
-    return type("Mine", (), {"state_width": 1, "encodes": True, **methods})()
+    usual = {"state_width": 1, "encodes": True, "epochs": Epochs(), "in_epochs": lambda self, names: self}
+    return type("Mine", (), {**usual, **methods})()
 
 
 def first_moved(context: PolicyContext, rows: Any, *_: Any) -> Any:

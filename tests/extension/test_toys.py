@@ -17,6 +17,8 @@ from simgnn.record.activity import decisions_in
 from tests.extension.worlds import PAGE, Trained, differing, imported, outside, payload, policies, simulated, train_all
 
 DENSE = ("communication.rows=transformed",)
+INPUTS = "communication.rows=input"
+REFRESHED, WIDE = "freshness.kind=my_policies.refreshed:Refreshed", "codec.kind=my_policies.wide_first:WideFirst"
 CODEC = "codec.kind=my_policies.top_k:TopK"
 PHASE, NORM = "freshness.kind=my_policies.every_kth:EveryKth", "freshness.kind=my_policies.norm_change:NormChange"
 ROUNDS, BESIDE = "communication.kind=my_policies.two_rounds:TwoRounds", "schedule.kind=my_policies.beside:Beside"
@@ -28,6 +30,12 @@ CASES = {
     "codec, all elements": (*DENSE, CODEC, "codec.keep=64"),
     "random phase": (*DENSE, PHASE, "freshness.interval=3"),
     "random phase, every epoch": (*DENSE, PHASE, "freshness.interval=1"),
+    "refreshed": (*DENSE, REFRESHED, "freshness.interval=2"),
+    "refreshed, every epoch": (*DENSE, REFRESHED, "freshness.interval=1"),
+    "wide first": (*DENSE, WIDE, "codec.period=3"),
+    "wide first, every epoch": (*DENSE, WIDE, "codec.period=1"),
+    "refreshed and wide": (INPUTS, REFRESHED, "freshness.interval=2", WIDE, "codec.period=3"),
+    "norm and wide": (*DENSE, NORM, "freshness.share=0.02", WIDE, "codec.period=2"),
     "norm": (*DENSE, NORM, "freshness.share=0.02"),
     "norm, any change": (*DENSE, NORM, "freshness.share=0"),
     "both": (*DENSE, NORM, "freshness.share=0.02", CODEC),
@@ -47,6 +55,7 @@ CASES = {
 }
 SAME_LOSSES = {
     **dict.fromkeys(("codec, all elements", "random phase, every epoch", "norm, any change", "two rounds"), "vanilla"),
+    **dict.fromkeys(("refreshed, every epoch", "wide first, every epoch"), "vanilla"),
     **dict.fromkeys(("beside", "beside, in order", "beside, as ever"), "vanilla"),
     **dict.fromkeys(("own first", "own first, as ever"), "vanilla"),
     "own first, norm": "both",
@@ -62,6 +71,10 @@ ON_THREE = (
     "vanilla",
     "codec",
     "random phase",
+    "refreshed",
+    "wide first",
+    "refreshed and wide",
+    "norm and wide",
     "norm",
     "both",
     "two rounds, norm",
@@ -71,7 +84,7 @@ ON_THREE = (
     "ahead",
 )
 """The cases that are trained on three ranks too."""
-LOSSY = ("codec", "random phase", "norm", "both", "two rounds, norm")
+LOSSY = ("codec", "random phase", "refreshed", "wide first", "norm and wide", "norm", "both", "two rounds, norm")
 Runs = dict[tuple[str, int], Trained]
 
 

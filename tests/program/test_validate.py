@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from programs.notation import all_pairs, op, program
 
 from simgnn.errors import ProgramError
+from simgnn.program.dependencies import neighbouring_uses
 from simgnn.program.ops import Buffer, Guard, Op, Stream, Transfer
 from simgnn.program.program import Calendar, Program
 from simgnn.program.sizes import Column, Decision, Route
-from simgnn.program.validate import _neighbours, validate
+from simgnn.program.validate import validate
 
 RANKS, ROWS, WIDTH = 3, 40, 8
 
@@ -169,7 +170,7 @@ def test_uses_that_are_ordered_one_by_one_are_all_ordered(writes: list[bool], bi
     for user, _ in users:
         near = [first for first, second in direct if second == user]
         before.append(set(near).union(*(before[first] for first in near)))
-    if all(first in before[second] for first, second in _neighbours(users)):
+    if all(first in before[second] for first, second in neighbouring_uses(users)):
         for (first, one), (second, other) in combinations(users, 2):
             assert first in before[second] or not (one or other)
 

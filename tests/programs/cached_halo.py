@@ -4,9 +4,10 @@ misses are exchanged otherwise (CaPGNN)."""
 import numpy as np
 
 from programs.notation import all_pairs, op, program
+from simgnn.program.calendar import Calendar, Cycle
 from simgnn.program.kinds import Form
 from simgnn.program.ops import Buffer, Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Column
 
 WIDTH, MISSES, UNCACHED = 32, 50, 300
@@ -58,7 +59,7 @@ def build(ranks: int = 2) -> Program:
     return program(
         "cached-halo",
         {"refresh": refresh, "steady": steady},
-        Calendar("steady", refresh="refresh", refresh_interval=INTERVAL),
+        Calendar("steady", cycles=(Cycle("refresh", INTERVAL),)),
         buffers,
         [Stream("compute"), Stream("copy_in"), Stream("copy_out"), Stream("comm", group="world")],
         hosts=[0] * ranks,

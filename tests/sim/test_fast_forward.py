@@ -1,5 +1,7 @@
 """Epochs that repeat are copied, and nobody can tell."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from programs import cached_halo, hongtu_batch, prefetched_step, task_graph
@@ -7,8 +9,8 @@ from programs.notation import op, program
 
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import machine, run, seconds_of_work
+from simgnn.program.calendar import Calendar, Cycle
 from simgnn.program.ops import Guard, Stream, Work
-from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column
 from simgnn.sim.simulate import Simulation
 
@@ -90,10 +92,33 @@ def test_guards_of_an_epoch_that_has_not_ended_count() -> None:
 def test_refreshes_repeat_with_their_interval() -> None:
     lengths = {"r": 3.0, "s": 1.0}
     templates = {name: [op("w", "elementwise", "compute", work=seconds_of_work(s))] for name, s in lengths.items()}
-    prog = program("p", templates, Calendar("s", refresh="r", refresh_interval=4), [], [Stream("compute")], (0,))
+    prog = program("p", templates, Calendar("s", cycles=(Cycle("r", 4),)), [], [Stream("compute")], (0,))
     fast = run(prog, machine((0,)), epochs=42)
     same(fast, run(prog, machine((0,)), epochs=42, fast_forward=False))
     assert sum(count for _, count in fast.copied) >= 28
+
+
+def simulated_turns(found: Simulation) -> int:
+    """The epochs that were not copied."""
+    return len(found.epoch_s) - sum(count for _, count in found.copied)
+
+
+@pytest.mark.parametrize(
+    "cycles", [(Cycle("refresh", 10),), (Cycle("refresh", 10, 9),), (Cycle("refresh", 5), Cycle("assign", 10, 9))]
+)
+def test_a_hundred_epochs_that_repeat_every_ten_cost_no_more_than_a_few(cycles: tuple[Cycle, ...]) -> None:
+    made = cached_halo.build(3)
+    assign = replace(made.templates["steady"], name="assign")
+    made = replace(made, templates={**made.templates, "assign": assign}, calendar=Calendar("steady", cycles=cycles))
+    on = machine(made.hosts, latency=1e-6, call=1e-6, floor=1e-5)
+    few, many = (run(made, on, epochs=epochs) for epochs in (21, 100))
+    same(many, run(made, on, epochs=100, fast_forward=False))
+    assert simulated_turns(many) <= 2 * simulated_turns(few)
+    assert many.events <= 2 * few.events
+    assert simulated_turns(few) <= 21
+    starts = many.epoch_s[20:90]
+    assert starts == pytest.approx(many.epoch_s[10:80], rel=1e-9), "they repeat"
+    assert many.epoch_s_median == pytest.approx(np.mean(starts), rel=1e-9), "what is reported is the mean over a period"
 
 
 def test_ranks_that_share_cores_are_fast_forwarded() -> None:

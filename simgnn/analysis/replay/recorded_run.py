@@ -98,7 +98,7 @@ def check_complete(root: Path, program: Program, recorded: int, trained: int) ->
         if op.guard is not None or any(isinstance(size, Decision) for size in sizes):
             deciding.add(template)
     calendar = program.calendar
-    for epoch in range(recorded, min(trained, recorded + calendar.refresh_interval)):
+    for epoch in range(recorded, min(trained, recorded + calendar.period)):
         if any(calendar.template(epoch, step) in deciding for step in range(calendar.steps)):
             raise ConfigError(
                 f"--activity: the record in {root} is incomplete: it ends with epoch {recorded - 1}, expected epoch "

@@ -30,7 +30,7 @@ from simgnn.emit.caches.replica_cache import (
 from simgnn.emit.caches.row_cache import ROW_ACTIONS, ChoosesRows
 from simgnn.emit.freshness import MovesRows
 from simgnn.emit.sums.mirrors import MIRRORS, SHARED_MASTERS
-from simgnn.emit.sync import Reference, Sync, training_part
+from simgnn.emit.sync import ENCODED, Reference, Sync, training_part
 from simgnn.errors import ConfigError
 from simgnn.policy import Action, Codec
 from simgnn.program.kinds import OpKind
@@ -190,9 +190,9 @@ class ReplicaSync:
                 if routes[-1].route not in self.builder.routes:
                     self.builder.route(routes[-1].route, rows)
             gathered, published = self._gather.leaving.name, self._scatter.leaving.name
-            self.builder.publications.append(
-                Publication(gathered, self._awake.name, published, tally, copies, SHARED_MASTERS.name, tuple(routes))
-            )
+            made = Publication(gathered, self._awake.name, published, tally, copies, SHARED_MASTERS.name, tuple(routes))
+            if made not in self.builder.publications:  # a codec with several forms emits the sync once for each
+                self.builder.publications.append(made)
         return {"decision": self._awake.name, "tally": tally, **self._masters}
 
     def _stages(self, role: Literal["publish", "fold"]) -> list[CachedStage]:
@@ -235,7 +235,7 @@ class ReplicaSync:
         return shared
 
     def _name(self, what: str) -> str:
-        return f"{what}/{self.sync.point}"
+        return "/".join(word for word in (what, self.sync.point, self.sync.form if what in ENCODED else "") if word)
 
 
 class CachedRows(ChoosesRows, MovesRows, ABC):

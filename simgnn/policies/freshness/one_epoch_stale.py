@@ -12,9 +12,9 @@ from simgnn.emit.freshness import MovesRows
 from simgnn.emit.sync import Stage, Sync, buffer_name, carry, land, training_part
 from simgnn.errors import BackendError
 from simgnn.policy import Action, Array, Choices, Codec, CommunicationTraits, Idle, PolicyContext, Refusal, chosen
+from simgnn.program.calendar import FIRST, epoch_names
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Work
-from simgnn.program.program import FIRST
 from simgnn.program.sizes import Scratch, rows_of
 
 
@@ -134,14 +134,15 @@ class _LateStage:
 
     def emit(self) -> None:
         for template in self.sync.templates:
-            waits = template == FIRST and self.policy.cold_start == "sync"
+            first = FIRST in epoch_names(template)
+            waits = first and self.policy.cold_start == "sync"
             here = replace(self.sync, templates=(template,))
             if not waits:
                 self._use(here, UseLate)
             carry(self.builder, here, self.stage, self.codec, self.late, self.version)
             if waits:
                 self._use(here, UseNow)
-            elif template != FIRST and self.policy.smooths(self.sync.phase):
+            elif not first and self.policy.smooths(self.sync.phase):
                 self._smooth(here)
             land(self.builder, here, self.stage)
 

@@ -18,10 +18,12 @@ from simgnn.hardware.profile.numbers import ProfileNumber, profile_numbers
 from simgnn.hardware.profile.profile import Profile
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, OpKind
+from simgnn.record.epoch_kinds import kinds_of
 from simgnn.record.limited_by import LimitedBy, ProfileLimit, RankOnPath, TimeSpent
 from simgnn.sim.engine.turn_sizes import Activity, Sizes
 from simgnn.sim.limited_by.alone import OpAlone, Seconds, idle_pricer
 from simgnn.sim.limited_by.critical_path import Piece, critical_path
+from simgnn.sim.network.flow_table import Ints
 from simgnn.sim.simulate import Simulation
 
 NAMED, LEAST = 3, 0.005
@@ -71,11 +73,12 @@ def find_limits(
     """Find what limits the epochs of a simulation. ``jitter_s``: seconds that jitter adds to a median epoch;
     ``events``: how many events to simulate for checks at most."""
     sizes = Sizes(simulation.program, activity or {})
-    epoch = _typical_epoch(simulation.epoch_s)
+    alike = kinds_of(simulation.program.calendar, len(simulation.epoch_s))[-1].epochs
+    epoch = _typical_epoch(simulation.epoch_s, alike)
     path = critical_path(simulation, sizes, epoch)
     steps = list(_steps(path, machine, sizes, stats))
     whole = sum(piece.seconds for piece in path)
-    search = _Search(simulation, machine, again, steps, whole, sizes, stats, events)
+    search = _Search(simulation, machine, again, steps, whole, sizes, stats, events, int(alike[0]))
     numbers, without = search.numbers(), search.without_effect()
     return LimitedBy(
         epoch=epoch,
@@ -87,10 +90,10 @@ def find_limits(
     )
 
 
-def _typical_epoch(epoch_s: Sequence[float]) -> int:
-    """Return the epoch after the first whose time is nearest the median; the only epoch if there is one."""
-    steady = np.array(epoch_s[1:] or epoch_s)
-    return int(np.argmin(np.abs(steady - np.median(steady)))) + (len(epoch_s) > 1)
+def _typical_epoch(epoch_s: Sequence[float], alike: Ints) -> int:
+    """Return the epoch whose time is nearest the median of ``alike``, the epochs of the most frequent kind."""
+    times = np.array(epoch_s)[alike]
+    return int(alike[np.argmin(np.abs(times - np.median(times)))])
 
 
 def _steps(path: Sequence[Piece], machine: Machine, sizes: Sizes, stats: PartitionStats | None) -> Iterator[_Step]:
@@ -148,7 +151,8 @@ def _ranks(path: Sequence[Piece], whole: float) -> list[RankOnPath]:
 
 
 class _Search:
-    """Estimates and checks of what numbers of the profile give. ``simulations``: how many were made."""
+    """Estimates and checks of what numbers of the profile give. ``simulations``: how many were made; ``counted``: the
+    epoch of a short run whose time counts."""
 
     def __init__(
         self,
@@ -160,12 +164,13 @@ class _Search:
         sizes: Sizes,
         stats: PartitionStats | None,
         events: float,
+        counted: int,
     ) -> None:
         self._sizes = sizes
         self._machine, self._again, self._steps, self._stats = machine, again, steps, stats
         self._whole = max(whole, np.finfo(np.float64).tiny)
-        self._epochs = min(len(simulation.epoch_s), SHORT_RUN)
-        self._counted = min(1, self._epochs - 1)
+        self._epochs = min(len(simulation.epoch_s), max(SHORT_RUN, counted + 2))
+        self._counted = counted
         self._before = simulation.epoch_s[self._counted]
         copied = {one for first, count in simulation.copied for one in range(first, first + count)}
         short = len([epoch for epoch in range(self._epochs) if epoch not in copied])

@@ -9,18 +9,20 @@ around the corrected time. Without jitter in the profile the time itself does no
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.error_model import QUANTILE, error_model
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.program import Turn
+from simgnn.record.epoch_kinds import kinds_of, typical
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.turn_sizes import Activity, Sizes
 from simgnn.sim.network.flow_table import Bools, Floats
@@ -38,8 +40,9 @@ LEAST_COVERED = 0.5
 class Spread:
     """What jitter adds to a simulated run, and the interval of its epochs.
 
-    ``epoch_s`` [epochs]: seconds, including ``added_s`` [epochs], the waiting that jitter causes. ``wait_s``
-    [epochs, P]: added waiting of each rank; ``op_wait_s``: that by (template, op) in a median epoch, mean over ranks.
+    ``epoch_s`` [epochs]: seconds, including ``added_s`` [epochs], the waiting that jitter causes; ``epoch_s_median``:
+    of a typical epoch (:func:`simgnn.record.epoch_kinds.typical`). ``wait_s`` [epochs, P]: added waiting of each rank;
+    ``op_wait_s``: that by (template, op) in a typical epoch, mean over ranks.
 
     ``interval``: (low, high) seconds that an epoch takes with probability LEVEL; None if the profile has a spread for
     less than LEAST_COVERED of the time. ``covered``: that share of the time. ``parts``: relative standard deviations
@@ -47,6 +50,7 @@ class Spread:
     """
 
     epoch_s: list[float]
+    epoch_s_median: float
     added_s: Floats
     wait_s: Floats
     op_wait_s: dict[tuple[str, str], float]
@@ -54,11 +58,6 @@ class Spread:
     covered: float
     parts: dict[str, float]
     jitter_known: bool
-
-    @property
-    def epoch_s_median(self) -> float:
-        """Median time of the epochs after the first; if there is only one epoch, its time."""
-        return float(np.median(self.epoch_s[1:] or self.epoch_s))
 
 
 @dataclass(frozen=True)
@@ -87,15 +86,21 @@ def estimate_spread(
     lengths = np.array(simulation.epoch_s) + added
     ranks = simulation.program.ranks
     waits = np.array([np.sum([np.zeros(ranks), *one.waits.values()], axis=0) for one in found])
-    steady = np.arange(len(found))[1:] if len(found) > 1 else np.arange(1)
-    median = int(steady[np.argsort(lengths[steady], kind="stable")[(len(steady) - 1) // 2]])
+    kinds = kinds_of(simulation.program.calendar, len(found))
+    middle = float(typical(lengths, kinds))
+    shared = [(alike.share, found[_median_of(alike.epochs, lengths)]) for alike in kinds]
     names = [(template, op.name) for template, op in simulation.program.ops]
-    interval, covered, parts = _interval(found[median], float(np.median(lengths[steady])), walk.origins)
+    waiting: dict[tuple[str, str], float] = {}
+    for share, one in shared:
+        for op_id, wait in sorted(one.waits.items()):
+            waiting[names[op_id]] = waiting.get(names[op_id], 0.0) + share * float(wait.mean())
+    interval, covered, parts = _interval(shared, middle, walk.origins)
     return Spread(
         epoch_s=lengths.tolist(),
+        epoch_s_median=middle,
         added_s=added,
         wait_s=waits,
-        op_wait_s={names[op_id]: float(wait.mean()) for op_id, wait in sorted(found[median].waits.items())},
+        op_wait_s=waiting,
         interval=interval,
         covered=covered,
         parts=parts,
@@ -103,13 +108,21 @@ def estimate_spread(
     )
 
 
+def _median_of(epochs: NDArray[np.int64], lengths: Floats) -> int:
+    """Return the epoch among ``epochs`` whose length is their (lower) median."""
+    return int(epochs[np.argsort(lengths[epochs], kind="stable")[(len(epochs) - 1) // 2]])
+
+
 def _interval(
-    epoch: _Epoch, middle: float, origins: Origins
+    kinds: Sequence[tuple[float, _Epoch]], middle: float, origins: Origins
 ) -> tuple[tuple[float, float] | None, float, dict[str, float]]:
-    """Return the interval around ``middle`` seconds, ``covered`` and ``parts``, as described in :class:`Spread`."""
+    """Return the interval around ``middle`` seconds, ``covered`` and ``parts``, as described in :class:`Spread`.
+    ``kinds``: the share of each kind of epoch, and a median epoch of it."""
     if middle <= 0.0:
         return None, 0.0, {}
-    seconds = dict(zip(origins.known, epoch.seconds.tolist(), strict=True))
+    by_origin = np.sum([share * epoch.seconds for share, epoch in kinds], axis=0)
+    seconds = dict(zip(origins.known, by_origin.tolist(), strict=True))
+    variance = sum(share * epoch.variance for share, epoch in kinds)
     total = sum(seconds.values())
     covered = sum(part for origin, part in seconds.items() if origin.spread is not None) / total if total else 0.0
     misses: dict[str, float] = {}
@@ -117,7 +130,7 @@ def _interval(
         misses[origin.name] = misses.get(origin.name, 0.0) + part * (origin.spread or 0.0)
     model = sum(miss**2 for miss in misses.values())
     drift = sum(part * origin.drift for origin, part in seconds.items() if origin.drift is not None)
-    parts = {"jitter": sqrt(epoch.variance) / middle, "model": sqrt(model) / middle, "drift": drift / middle}
+    parts = {"jitter": sqrt(variance) / middle, "model": sqrt(model) / middle, "drift": drift / middle}
     parts["simulation"] = error_model().of(EPOCHS).spread or 0.0
     if covered < LEAST_COVERED:
         return None, covered, parts

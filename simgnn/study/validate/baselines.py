@@ -46,16 +46,21 @@ class Demand:
 
 
 def demand(program: Program, machine: Machine, decided: Mapping[str, IntArray]) -> Demand:
-    """Compute the work of a program's second epoch (the first may not be steady). ``decided``: whether guarded ops run,
-    int64 [P, epochs, steps]; such an op counts by the share of steady steps in which it runs."""
+    """Compute the work of a typical epoch of a program; the first one may differ from it. ``decided``: whether guarded
+    ops run, int64 [P, epochs, steps]; such an op counts by the share of steady steps in which it runs."""
     P = program.ranks
     flops, moved, roofline, inside, across = np.zeros((5, P))
     alpha_beta = 0.0
     peak, bandwidth = _rates(machine)
     same = np.equal.outer(program.hosts, program.hosts)
     for step in range(program.calendar.steps):
-        for op in program.templates[program.calendar.template(1, step)].ops:
-            runs = np.ones(P) if op.guard is None else _share(decided[op.guard.decision])
+        ops = [
+            (share, op)
+            for template, share in program.calendar.typical(step).items()
+            for op in program.templates[template].ops
+        ]
+        for share, op in ops:
+            runs = share * (np.ones(P) if op.guard is None else _share(decided[op.guard.decision]))
             for work in op.work:
                 sizes = {name: program.sizes.per_rank(size, 1, step) for name, size in work.sizes.items()}
                 done, touched = flops_and_bytes(work.primitive, sizes)
