@@ -179,7 +179,9 @@ def test_an_unknown_experiment_is_refused(tmp_path: Path, capsys: pytest.Capture
     check(["simulate", "vanila"], expected, tmp_path / "out", capsys)
 
 
-@pytest.mark.parametrize(("name", "meant"), [("nope.toml", ""), ("vanila.toml", "did you mean 'vanilla'"), ("no/e", "")])
+@pytest.mark.parametrize(
+    ("name", "meant"), [("nope.toml", ""), ("vanila.toml", "did you mean 'vanilla'"), ("no/e", "")]
+)
 def test_an_experiment_file_that_is_missing_is_called_missing(
     name: str, meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
