@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from executor.layers.blocks import BlockAdjacency, load_blocks
+from executor.layers.halo_weights import EdgeWeights
 from executor.policies.accelerated import accelerated, warm_up_policies
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
-from executor.state.context import GroupHandle, RankContext
+from executor.state.context import GroupHandle, RankContext, Vertices
 from executor.state.model import LayerNetwork
 from executor.state.optimizer import FlatOptimizer, learned_values
 from executor.state.plan import RunPlan
@@ -17,6 +18,7 @@ from executor.state.task import Task, load_task
 from executor.state.warmup import warm_up
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
+from simgnn.emit.bit_widths.weights import HaloWeights
 from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.local.shards import Shard
 from simgnn.partition.local.vertex_cut import RankGraph
@@ -43,6 +45,10 @@ def _full_graph_context(
     )
     network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, task.feature_mean)
     optimizer = FlatOptimizer(network.layers, plan.train)
+    weights, vertices = {}, None
+    if isinstance(local, LocalGraph):
+        vertices = Vertices(local.vertices, local.halo)
+        weights[HaloWeights] = EdgeWeights(local, plan.ranks, lambda: network.adjacency, network.scaling_of)
     constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
     if VERTICES in program.buffers:
         constants[VERTICES] = torch.from_numpy(np.array(local.vertices, dtype=np.int64)).to(world.device)
@@ -58,6 +64,8 @@ def _full_graph_context(
         task=task,
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
+        resources=weights,
+        vertices=vertices,
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
     )

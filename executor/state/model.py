@@ -9,6 +9,7 @@ import torch
 
 from executor.layers import LocalAdjacency, build_layers
 from executor.layers.builtin import Functions, Layer
+from executor.layers.local import LOOPED_MEAN
 from executor.layers.sampled import FirstRows, SampledBlock
 from executor.layers.tape import Call, autograd
 from executor.layers.user import check_copies
@@ -84,6 +85,11 @@ class LayerNetwork(Network):
     def adjacency(self) -> LocalAdjacency:
         """The rank's edges, built at the first use; programs that sum block by block do not use them."""
         return LocalAdjacency.from_local_graph(self._local, **self._options)
+
+    def scaling_of(self, layer: int) -> str:
+        """Return the name of the scaling of a layer's sums; of attention and of a user's layer that of a mean."""
+        module = self._by_index[layer]
+        return module.scaling if isinstance(module, Layer) and not module.spec.attends else LOOPED_MEAN
 
     def segment(self, layer: int, segment: Segment) -> Callable[..., Any]:
         """Return a part of a layer. ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``,

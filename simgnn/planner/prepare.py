@@ -67,7 +67,7 @@ def prepare(
                 raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
             experiment, stats = from_statistics(experiment, base)
             if experiment.sampling is None:
-                return Prepared(experiment, stats, plan(experiment, stats))
+                return Prepared(experiment, stats, _planned(experiment, stats))
             return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
         check_cache(cache)
         sampling = experiment.sampling
@@ -84,7 +84,7 @@ def prepare(
         artifact = obtain_partition(experiment, graph, cache, progress)
         stats = artifact.stats
         if sampling is None:
-            return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
+            return Prepared(experiment, stats, _planned(experiment, stats), graph, artifact)
         # Numba: loaded when a graph is prepared
         from simgnn.planner.batch_sizes import prepare_batches
 
@@ -93,6 +93,14 @@ def prepare(
         resolved = experiment.model_copy(update={"placement": batches.placement})
         stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
         return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
+
+
+def _planned(experiment: Experiment, stats: PartitionStats) -> Planned:
+    """Plan training on the full graph. Raises :class:`ConfigError` also for options without effect on these ranks."""
+    planned = plan(experiment, stats)
+    if problems := experiment.codec.problems(planned.program):
+        raise ConfigError(problems)
+    return planned
 
 
 def read_graph(experiment: Experiment, base: Path | None = None, progress: Progress = SILENT) -> "Graph":
