@@ -37,7 +37,11 @@ Resource = TypeVar("Resource")
 
 
 class RefusedRowsError(PolicyError):
-    """Raised by a policy for rows that it cannot work on."""
+    """Raised by a policy for rows that it cannot work on. ``row``: the first of them; -1: not known."""
+
+    def __init__(self, message: str, row: int = -1) -> None:
+        super().__init__(message)
+        self.row = row
 
 
 def derive(memo: dict[Any, Any], make: Callable[..., Resource], *arguments: Any, **given: Any) -> Resource:
@@ -97,7 +101,8 @@ class PolicyContext:
     has this order already). ``width``, ``dtype``: of the buffer that the op writes first. ``options``: those of the op.
     ``rows_of``: the local rows that another route of the program names. ``resources``: what the executor holds for
     policies, by type; see :meth:`resource`. ``memo``: see :meth:`derived`. ``guards``: the decisions by which ops of
-    this turn run or not.
+    this turn run or not. ``hosts`` [P]: the host of each rank. ``vertex_of``: the vertex in the graph of
+    a row that is sent, by its place in wire order, where the executor knows it.
     """
 
     seed: int
@@ -119,6 +124,8 @@ class PolicyContext:
     resources: Mapping[type[Any], Any] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
     guards: frozenset[str] = frozenset()
+    hosts: tuple[int, ...] = ()
+    vertex_of: Callable[[int], int | None] | None = None
 
     def resource(self, kind: type[Resource]) -> Resource:
         """The object of this type that the executor holds for policies, such as the rank's table of rows."""
@@ -218,7 +225,18 @@ class EncodeRows(Action["Codec"]):
         xp, names = array_namespace(rows), context.gathered if listed is None else listed
         if names is None:
             names = xp.arange(rows.shape[0], dtype=xp.int64, device=device(rows))
-        return (encoded(self.owner, context, rows, names),)
+        try:
+            return (encoded(self.owner, context, rows, names),)
+        except RefusedRowsError as error:
+            raise placed(error, context, error.row) from error
+
+
+def placed(error: RefusedRowsError, context: PolicyContext, row: int) -> RefusedRowsError:
+    """Return the error with the rank, the layer and the vertex of a ``row`` that is sent, counted in wire order."""
+    vertex = None if row < 0 or context.vertex_of is None else context.vertex_of(row)
+    of = "a row" if vertex is None else f"the row of vertex {vertex}"
+    what = "gradients" if context.phase == "backward" else "values"
+    return RefusedRowsError(f"rank {context.rank}, layer {context.layer}: {of} ({what}) has no code: {error}", row)
 
 
 class DecodeRows(Action["Codec"]):
@@ -294,6 +312,26 @@ class Codec(CodecTraits, ABC):
 
     def emit_epoch_end(self, builder: Any, templates: tuple[str, ...]) -> None:
         """Emit ops after the update of each epoch, with a ``ProgramBuilder`` of simgnn.emit."""
+
+    def emit_transfer(self, builder: Any, sync: Any, stage: Any, receive: str, version: str | None) -> bool:
+        """Emit all ops from the packed rows of a stage to decoded ones in the buffer ``receive``, for rows that have no
+        one length; arguments as in :meth:`emit_beside`, ``version`` is that of the exchange. False: emit none here, and
+        let rows be encoded by :meth:`encode`."""
+        return False
+
+    @property
+    def decides(self) -> str:
+        """The option that can state how much is sent, where values of the run decide it; "" if they do not."""
+        return ""
+
+    def problems(self, program: Any) -> list[str]:
+        """Messages about options that have no effect in a program."""
+        return []
+
+    def assumed(self, program: Any, epochs: int) -> Mapping[str, IntArray]:
+        """Decisions of a run as options state them, for simulations without a record: int64 [P, epochs, 1], or by pair
+        of ranks [P, P, epochs, 1], by name. Empty: no option states them."""
+        return {}
 
     def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
         """Work of encoding ``rows`` rows, for prices: here one pass that reads and writes."""

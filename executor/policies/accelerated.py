@@ -14,6 +14,7 @@ from executor.kernels import quantise
 from executor.kernels.launch import array, compiled_for, default_threads, even_parts, launch
 from executor.kernels.rows import add_rows
 from simgnn.emit.arrays import dtype_name
+from simgnn.emit.bit_widths.solver import Groups, Links, choose_bits
 from simgnn.emit.caches.replica_cache import AddParts
 from simgnn.emit.caches.row_cache import State
 from simgnn.emit.row_codes import RowCodes, refuse
@@ -25,6 +26,7 @@ from simgnn.policy import Policy, PolicyContext
 
 Kind = TypeVar("Kind", bound=type[Any])
 AnyPolicy = TypeVar("AnyPolicy", bound=Policy)
+Codes = TypeVar("Codes", bound=RowCodes)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def pack(policy: RowCodes, rows: torch.Tensor) -> torch.Tensor:
         return RowCodes.pack(policy, rows)  # type: ignore[no-any-return]
     packed = torch.empty((len(rows), policy.row_bytes(rows.shape[1], dtype_name(rows))), dtype=torch.uint8)
     bad = torch.zeros(len(rows), dtype=torch.uint8)
-    arguments = array(rows), policy.bits, packed.numpy(), bad.numpy()
+    arguments = array(rows), policy.code_bits, packed.numpy(), bad.numpy()
     launch(quantise.encode, quantise.encode_parallel, arguments, even_parts(len(rows), default_threads()))
     refuse(rows, bad)
     return packed
@@ -51,7 +53,7 @@ def decode(policy: RowCodes, context: PolicyContext, packed: torch.Tensor, width
     if packed.device.type != "cpu":
         return RowCodes.decode(policy, context, packed, width, dtype)  # type: ignore[no-any-return]
     rows = torch.empty((len(packed), width), dtype=getattr(torch, dtype))
-    arguments = packed.contiguous().numpy(), policy.bits, rows.numpy()
+    arguments = packed.contiguous().numpy(), policy.code_bits, rows.numpy()
     launch(quantise.decode, quantise.decode_parallel, arguments, even_parts(len(rows), default_threads()))
     return rows
 
@@ -92,15 +94,32 @@ def moved(
 
 HERE = PolicyContext(0, 0, 0, 0, "forward", 0, 1)
 """Context of the calls that compile kernels."""
+FEW_GROUPS = Groups(
+    np.ones(1), np.ones(1, np.int64), np.zeros(1, np.int64), Links(np.ones(1), np.ones(1)), (2, 4), (1, 2)
+)
+"""Groups of an assignment of bits, of the types that a run has."""
+
+
+def of_one_width(codec: Codes) -> Codes:
+    """Return the codec itself, or with one number of bits if its rows differ in them."""
+    return codec if isinstance(codec.bits, int) else codec.at(8)
+
+
 KERNELS: Mapping[Callable[..., Any], Kernel] = {
-    RowCodes.pack: Kernel(pack, pack),
+    RowCodes.pack: Kernel(pack, lambda policy, rows: pack(of_one_width(policy), rows)),
     RowCodes.decode: Kernel(
-        decode, lambda policy, rows: decode(policy, HERE, pack(policy, rows), rows.shape[1], dtype_name(rows))
+        decode,
+        lambda policy, rows: decode(
+            of_one_width(policy), HERE, pack(of_one_width(policy), rows), rows.shape[1], dtype_name(rows)
+        ),
     ),
     Stochastic.dithered: Kernel(
         dithered,
-        lambda policy, rows: dithered(policy, rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device)),
+        lambda policy, rows: dithered(
+            of_one_width(policy), rows, torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+        ),
     ),
+    Stochastic.choose: Kernel(Stochastic.choose, lambda policy, rows: choose_bits(FEW_GROUPS, 0.5)),
     Bfloat16.encode: Kernel(to_bfloat16),
     Bfloat16.decode: Kernel(from_bfloat16),
     AdaptiveVertex.moved: Kernel(moved, lambda policy, rows: moved(policy, HERE, rows, rows, (0.0, 0.0))),

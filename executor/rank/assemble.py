@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from executor.layers.blocks import BlockAdjacency, load_blocks
+from executor.layers.halo_weights import EdgeWeights
 from executor.policies.accelerated import accelerated, warm_up_policies
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
-from executor.state.context import GroupHandle, RankContext
+from executor.state.context import GroupHandle, RankContext, Vertices
 from executor.state.model import LayerNetwork
 from executor.state.optimizer import FlatOptimizer, learned_values
 from executor.state.plan import RunPlan
@@ -18,6 +19,7 @@ from executor.state.warmup import warm_up
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.batches.on_rank import Functions, carried_out
+from simgnn.emit.bit_widths.weights import HaloWeights
 from simgnn.emit.drawn_rows import KeepEdges
 from simgnn.emit.sums.drawn import EDGES
 from simgnn.errors import BackendError
@@ -50,6 +52,10 @@ def _full_graph_context(
     )
     network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, task.feature_mean)
     optimizer = FlatOptimizer(network.layers, plan.train)
+    weights, vertices = {}, None
+    if isinstance(local, LocalGraph):
+        vertices = Vertices(local.vertices, local.halo)
+        weights[HaloWeights] = EdgeWeights(local, plan.ranks, lambda: network.adjacency, network.scaling_of)
     constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
     if VERTICES in program.buffers:
         constants[VERTICES] = torch.from_numpy(np.array(local.vertices, dtype=np.int64)).to(world.device)
@@ -65,7 +71,8 @@ def _full_graph_context(
         task=task,
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
-        resources=edges_kept(network, program),
+        resources={**edges_kept(network, program), **weights},
+        vertices=vertices,
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
     )

@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from executor.policies.accelerated import accelerated_class
 from executor.state.buffers import BufferStore, Now, Value
@@ -103,6 +105,13 @@ def unrecorded(*_: object) -> None:
     """Record nothing: the default of the functions that record decisions, losses and moved rows."""
 
 
+class Vertices(NamedTuple):
+    """The vertices in the graph of a rank's own rows and of its halo rows."""
+
+    own: NDArray[np.int64]
+    halo: NDArray[np.int64]
+
+
 @dataclass
 class RankContext:
     """Everything that handlers of one rank share.
@@ -113,7 +122,7 @@ class RankContext:
     rows arrive on routes whose counts differ by step. ``written``: memory shared by ranks of a host that this rank
     changes while it trains, by name. ``rate_of``: the learning rate by epoch; None: it stays as the optimizer has it.
     ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`. ``control``: a group of all ranks, through host
-    memory, for messages that are not part of the program.
+    memory, for messages that are not part of the program. ``vertices``: names of rows for messages to users.
     """
 
     program: Program
@@ -140,6 +149,7 @@ class RankContext:
     resources: Mapping[type[Any], Any] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
     control: GroupHandle | None = None
+    vertices: Vertices | None = None
 
     def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
         """Record a policy's decision; guards and schedules read it by name unless it concerns a single peer."""
@@ -239,9 +249,18 @@ def policy_context(context: RankContext, op: Op, template: Template | None = Non
     def rows_of(route: str) -> Any:
         return context.routes[route].leaving
 
+    def vertex_of(place: int) -> int | None:
+        """The vertex of a row that is sent: one that the route names, or, in a buffer of halo rows, one of the halo."""
+        if context.vertices is None or route is None:
+            return None
+        if route.gather is not None:
+            return int(context.vertices.own[int(route.gather[place])])
+        return int(context.vertices.halo[place]) if sum(route.send) == len(context.vertices.halo) else None
+
     return lambda now: PolicyContext(
         context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
         leaving, arriving, gathered, op.options, rows_of, context.resources, context.memo, guards,
+        context.program.hosts, vertex_of,
     )  # fmt: skip
 
 

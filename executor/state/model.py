@@ -10,6 +10,7 @@ import torch
 from executor.layers import LocalAdjacency, build_layers
 from executor.layers.builtin import Functions, Layer
 from executor.layers.kept import KeptHalo
+from executor.layers.local import LOOPED_MEAN
 from executor.layers.sampled import FirstRows, SampledBlock
 from executor.layers.tape import Call, autograd
 from executor.layers.user import check_copies
@@ -90,6 +91,11 @@ class LayerNetwork(Network):
     def kept_halo(self, kept: torch.Tensor) -> KeptHalo:
         """Return the edges from the halo rows ``kept`` int64 [m], for ops that sum over these alone."""
         return KeptHalo(self.adjacency, kept, any(layer.spec.attends for layer in self._by_index.values()))
+
+    def scaling_of(self, layer: int) -> str:
+        """Return the name of the scaling of a layer's sums; of attention and of a user's layer that of a mean."""
+        module = self._by_index[layer]
+        return module.scaling if isinstance(module, Layer) and not module.spec.attends else LOOPED_MEAN
 
     def segment(self, layer: int, segment: Segment, kept: bool = False) -> Callable[..., Any]:
         """Return a part of a layer. ``prepare`` takes own rows, or own and halo rows, and returns as many; ``maximum``,

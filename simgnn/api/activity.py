@@ -56,14 +56,10 @@ def find_activity(prepared: Prepared, root: Path | None, command: Sequence[str] 
     scheduled = experiment.freshness.scheduled(program, experiment.train.epochs)
     wanted = sorted(decisions_in(program) - set(scheduled))
     if root is None:
-        if not wanted:
-            return Replay(scheduled, False)
-        raise ConfigError(
-            f"freshness.kind = '{experiment.freshness.label}': what is sent ('{wanted[0]}' and {len(wanted) - 1} more "
-            f"decisions) depends on values that only training produces. Record it once with "
-            f"`{shlex.join([*(command or ('simgnn', 'run', experiment.name)), '--out', RECORDED])}` (other numbers of "
-            f"ranks serve, too, but what they send then is an estimate), then add `--activity {RECORDED}`."
-        )
+        stated = experiment.codec.assumed(program, experiment.train.epochs) if wanted else {}
+        if stated.keys() >= set(wanted):
+            return Replay({**scheduled, **stated}, False, assumed=bool(wanted))
+        raise ConfigError(_without_record(experiment, wanted, command))
     accuracy, name = check_run(experiment, root), root.resolve().name
     there, origin = recorded_plan(root), prepared.stats.origin
     recording = read_recording(root) if wanted else None
@@ -88,6 +84,19 @@ def find_activity(prepared: Prepared, root: Path | None, command: Sequence[str] 
     moved = (*((ELSEWHERE.format(name, there.file.ranks),) if kept else ()), *unnamed) if found.transferred else ()
     told = (*found.notes, *moved, *notes)
     return Replay({**found.activity, **scheduled}, found.transferred, notes=told, run=name, accuracy=kept)
+
+
+def _without_record(experiment: Experiment, wanted: Sequence[str], command: Sequence[str]) -> str:
+    """Return the message for decisions that need a record."""
+    codec, freshness = experiment.codec, experiment.freshness
+    deciding = codec if codec.decides else freshness
+    option = f", or state the outcome: {codec.decides}" if codec.decides else ""
+    return (
+        f"{deciding.slot}.kind = '{deciding.label}': what is sent ('{wanted[0]}' and {len(wanted) - 1} more decisions) "
+        f"depends on values that only training produces. Record it once with "
+        f"`{shlex.join([*(command or ('simgnn', 'run', experiment.name)), '--out', RECORDED])}` (other numbers of "
+        f"ranks serve, too, but what they send then is an estimate), then add `--activity {RECORDED}`{option}."
+    )
 
 
 def _learned_otherwise(prepared: Prepared, root: Path, there: RecordedPlan, irrelevant: frozenset[str]) -> list[str]:

@@ -29,6 +29,7 @@ from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.epoch_kinds import described_kinds, kinds_of, typical
 from simgnn.record.result import (
+    STATED_DECISIONS,
     WEIGHTED_SUMS,
     EvaluationCost,
     JitterCorrection,
@@ -306,7 +307,11 @@ def _result(
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         time_to_accuracy=timed or None,
         extrapolated=[*prepared.estimated, *simulation.extrapolated],
-        assumed=[*simulation.assumed, *([WEIGHTED_SUMS] if facts.weighted else [])],
+        assumed=[
+            *simulation.assumed,
+            *([WEIGHTED_SUMS] if facts.weighted else []),
+            *([STATED_DECISIONS] if found.assumed else []),
+        ],
         transferred=found.transferred,
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
         synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],

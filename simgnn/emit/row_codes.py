@@ -1,14 +1,24 @@
 """Codecs of B bits an element: each row's smallest value and step precede its packed codes."""
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from array_api_compat import array_namespace, device
 from pydantic import Field
 
 from simgnn.emit.arrays import dtype_name, from_bytes, to_bytes
-from simgnn.policy import Array, Choices, Codec, FreshnessTraits, Moves, PolicyContext, Refusal, RefusedRowsError
+from simgnn.policy import (
+    Array,
+    Choices,
+    Codec,
+    FreshnessTraits,
+    Moves,
+    PolicyContext,
+    PolicyError,
+    Refusal,
+    RefusedRowsError,
+)
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.sizes import Size
 
@@ -25,7 +35,7 @@ class RowCodes(Codec):
 
     serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks")
 
-    bits: int
+    bits: int | str
     feedback: bool = Field(
         default=True, description="senders cache the row as receivers decode it; false: the exact row"
     )
@@ -44,18 +54,32 @@ class RowCodes(Codec):
             )  # fmt: skip
 
     @property
+    def code_bits(self) -> int:
+        """The bits of one element's code. Raises :class:`PolicyError` for a codec whose rows differ in them."""
+        if not isinstance(self.bits, int):
+            raise PolicyError(
+                f"codec.bits = '{self.bits}': rows of a transfer differ in length, which the ops that send them do not "
+                "support; set codec.bits to a number, or freshness.kind = 'always'"
+            )
+        return self.bits
+
+    def at(self, bits: int) -> Self:
+        """This codec with one number of bits for all rows."""
+        return self.model_copy(update={"bits": bits})
+
+    @property
     def largest_code(self) -> int:
-        return (1 << self.bits) - 1
+        return (1 << self.code_bits) - 1
 
     def row_bytes(self, width: int, dtype: str) -> int:
-        return 2 * ITEM_BYTES[dtype] + code_bytes(width, self.bits)
+        return 2 * ITEM_BYTES[dtype] + code_bytes(width, self.code_bits)
 
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
         return self.pack(rows)
 
     def pack(self, rows: Array) -> Array:
         """Return the smallest value, step and nearest codes of each row. Raises :class:`RefusedRowsError`."""
-        xp, bits = array_namespace(rows), self.bits
+        xp, bits = array_namespace(rows), self.code_bits
         if not rows.shape[0]:
             return xp.empty((0, self.row_bytes(rows.shape[1], dtype_name(rows))), dtype=xp.uint8, device=device(rows))
         low, step, bad = grid(rows, self.largest_code)
@@ -77,11 +101,11 @@ class RowCodes(Codec):
         xp, size = array_namespace(packed), 2 * ITEM_BYTES[dtype]
         header = from_bytes(packed[:, :size], dtype)
         coded = xp.astype(packed[:, size:], xp.int32)
-        if self.bits == 16:
+        if self.code_bits == 16:
             codes = coded[:, ::2] | (coded[:, 1::2] << 8)
         else:
             codes = (coded[:, :, None] >> self._shifts(coded)) & self.largest_code
-            codes = xp.reshape(codes, (packed.shape[0], coded.shape[1] * (8 // self.bits)))[:, :width]
+            codes = xp.reshape(codes, (packed.shape[0], coded.shape[1] * (8 // self.code_bits)))[:, :width]
         return header[:, :1] + header[:, 1:] * xp.astype(codes, header.dtype)
 
     def encode_work(self, rows: Size, width: int, dtype: str) -> tuple[Work, ...]:
@@ -96,7 +120,7 @@ class RowCodes(Codec):
 
     def _shifts(self, codes: Array) -> Array:
         xp = array_namespace(codes)
-        return xp.arange(8 // self.bits, dtype=xp.int32, device=device(codes)) * self.bits
+        return xp.arange(8 // self.code_bits, dtype=xp.int32, device=device(codes)) * self.code_bits
 
 
 def grid(rows: Array, most: int) -> tuple[Array, Array, Array]:
@@ -116,7 +140,8 @@ def refuse(rows: Array, bad: Array) -> None:
         row = int(xp.nonzero(bad)[0][0])
         raise RefusedRowsError(
             f"row {row} of {rows.shape[0]} to encode holds NaN or infinity, or its range overflows {dtype_name(rows)}; "
-            "expected finite rows: lower train.learning_rate, or leave out the codec (codec.kind = 'none')"
+            "expected finite rows: lower train.learning_rate, or leave out the codec (codec.kind = 'none')",
+            row,
         )
 
 

@@ -159,10 +159,12 @@ def carry(
         receive, row_bytes = into or receiving_buffer(builder, sync, stage), sync.width * builder.item_bytes
         builder.exchange(sync.templates, name, stage.route, [stage.packed], receive, row_bytes, **fields)
         return
+    receive = into or receiving_buffer(builder, sync, stage)
+    if codec.emit_transfer(builder, sync, stage, receive, version):
+        return
     row_bytes = row_bytes_of(codec, sync.width, builder.dtype)
     coded = builder.buffer(buffer_name("coded", sync, stage), stage.leaving, row_bytes, "uint8")
     arrived = builder.buffer(buffer_name("arrived", sync, stage), stage.arriving, row_bytes, "uint8")
-    receive = into or receiving_buffer(builder, sync, stage)
     shape = (stage.leaving, sync.width, builder.dtype)
     builder.compute(
         sync.templates, sync.op(stage, "encode"), OpKind.ENCODE, [stage.packed, *builder.listed(stage.picked)],

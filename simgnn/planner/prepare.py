@@ -73,7 +73,7 @@ def prepare(
             experiment, stats = from_statistics(experiment, base)
             if experiment.sampling is None:
                 estimated = (KEPT_EDGES,) if experiment.freshness.draws_rows else ()
-                return Prepared(experiment, stats, plan(experiment, stats), estimated=estimated)
+                return Prepared(experiment, stats, _planned(experiment, stats), estimated=estimated)
             return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
         check_cache(cache)
         sampling = experiment.sampling
@@ -91,7 +91,7 @@ def prepare(
         artifact = obtain_partition(experiment, graph, cache, progress)
         stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
         if sampling is None:
-            return Prepared(experiment, stats, plan(experiment, stats), graph, artifact)
+            return Prepared(experiment, stats, _planned(experiment, stats), graph, artifact)
         # Numba: loaded when a graph is prepared
         from simgnn.planner.batch_sizes import prepare_batches
 
@@ -112,6 +112,14 @@ def full_graph_stats(experiment: Experiment, artifact: "PartitionArtifact") -> P
         csr = artifact.local(rank).csr
         found.append(np.bincount(csr.indices, minlength=csr.columns)[csr.rows :])
     return replace(artifact.stats, tables={**artifact.stats.tables, ROW_EDGES: np.concatenate(found)})
+
+
+def _planned(experiment: Experiment, stats: PartitionStats) -> Planned:
+    """Plan training on the full graph. Raises :class:`ConfigError` also for options without effect on these ranks."""
+    planned = plan(experiment, stats)
+    if problems := experiment.codec.problems(planned.program):
+        raise ConfigError(problems)
+    return planned
 
 
 def read_graph(experiment: Experiment, base: Path | None = None, progress: Progress = SILENT) -> "Graph":

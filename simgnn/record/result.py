@@ -27,6 +27,8 @@ SUPERSEDED = frozenset({"energy_by_device_J", "energy_by_host_J"})
 """Fields of earlier versions, whose results stay readable: ``energy`` replaces them."""
 WEIGHTED_SUMS = "weighted sums"
 """What predictions for graphs with edge weights name in ``assumed``."""
+STATED_DECISIONS = "decisions that options state"
+"""What predictions name in ``assumed`` if options, not a recorded run, say how much is sent."""
 
 
 class _Table(BaseModel):
@@ -200,7 +202,7 @@ class Result(_Table):
     # of a prediction: what a recorded run reached, at the predicted ends of its epochs
     time_to_accuracy: list[TimedAccuracy] | None = None
     extrapolated: list[str] = []
-    # work that the hardware profile has no measurement of: other work stands in; WEIGHTED_SUMS
+    # work that the hardware profile has no measurement of: other work stands in; WEIGHTED_SUMS, STATED_DECISIONS
     assumed: list[str] = []
     transferred: bool = False
     uncalibrated: bool = False
@@ -224,7 +226,7 @@ class Result(_Table):
                 "nothing was measured there. Compare alternatives with it, but expect single times to be off by more "
                 "than the documented errors (`simgnn calibrate` measures a machine)"
             )
-        stood_in = [name for name in self.assumed if name != WEIGHTED_SUMS]
+        stood_in = [name for name in self.assumed if name not in (WEIGHTED_SUMS, STATED_DECISIONS)]
         if stood_in:
             lines.append(
                 f"assumed: '{self.hardware}' has no measurement of {', '.join(stood_in)}: other work, or another "
@@ -234,6 +236,11 @@ class Result(_Table):
             lines.append(
                 f"assumed: {WEIGHTED_SUMS} take as long as plain sums and a pass that reads the weights; no machine's "
                 "were measured"
+            )
+        if STATED_DECISIONS in self.assumed:
+            lines.append(
+                "assumed: how much is sent is what options of the experiment state, not what a run decided; record one "
+                "and add --activity"
             )
         if self.extrapolated:
             names = ", ".join(self.extrapolated[:5]) + (", ..." if len(self.extrapolated) > 5 else "")

@@ -84,7 +84,7 @@ def prepared_run(
 
 CACHES = (
     "sent/", "kept/", "own/", "sums/", "published/", "shift/", "threshold", "cache/", "versions/", "embeddings/",
-    "push/",
+    "push/", "bits_out/", "bits_in/",
 )  # fmt: skip
 """How the names of buffers begin that policies keep rows in, or gradients of rows."""
 

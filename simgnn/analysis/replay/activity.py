@@ -51,13 +51,14 @@ class Recording:
 @dataclass(frozen=True)
 class Replay:
     """Decisions for a simulation (``activity``). ``transferred``: they were recorded on another partition. ``notes``:
-    caveats for the result. ``accuracy``: that of the recorded ``run``."""
+    caveats for the result. ``accuracy``: that of the recorded ``run``. ``assumed``: options state some decisions."""
 
     activity: Mapping[str, IntArray]
     transferred: bool
     notes: tuple[str, ...] = ()
     run: str = ""
     accuracy: tuple[Accuracy, ...] = ()
+    assumed: bool = False
 
 
 def read_recording(root: Path) -> Recording:

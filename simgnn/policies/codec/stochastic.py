@@ -1,34 +1,105 @@
 """Stochastic quantisation: like linear, but elements are rounded up or down at random, without bias."""
 
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
 
+import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import NDArray
 from pydantic import Field
 
 from simgnn.emit.arrays import draws, signed, units
-from simgnn.emit.row_codes import RowCodes, grid
+from simgnn.emit.bit_widths.solver import Groups, Links, choose_bits
+from simgnn.emit.bit_widths.transfer import AdaptiveCodes
+from simgnn.emit.row_codes import grid
 from simgnn.graph.hashing import stream_key
-from simgnn.policy import Array, PolicyContext
+from simgnn.policy import Array, Choices, Effect, Idle, PolicyContext, chosen
 from simgnn.program.ops import ITEM_BYTES, Work
 from simgnn.program.sizes import Size, Terms, rows_of
 
 DRAWING_PASSES = 2
 """What drawing a number an element costs, in passes over the rows: assumed, not measured."""
+ADAPTIVE_ONLY = (
+    "assign_period", "group_size", "lam", "host_bytes_per_s", "network_bytes_per_s", "message_s",
+    "expected_bits",
+)  # fmt: skip
+"""Options that only ``bits = "adaptive"`` reads."""
 
 
-class Stochastic(RowCodes):
+class Stochastic(AdaptiveCodes):
     """Element m becomes q = floor((m - min) / s + u), clipped to 0..n (0 if s = 0), u uniform in [0, 1); see
     :class:`RowCodes`. The mean of decoded values is m, the error less than s = (max - min) / n.
 
     u is a pure function of (seed, epoch, step, layer, direction, rank, row, column): runs repeat bit for bit, whatever
     else is sent and however many threads encode; a row that goes to several peers is rounded alike for all.
 
-    Source: AdaQP's codec. Deviations: u does not depend on the receiver, so that copies of a row stay equal; ``bits``
-    is one number for the whole run, not assigned by variance; the simulated cost is that of linear codes plus passes
-    for drawing u (assumed)."""
+    ``bits = "adaptive"``: rows have 8 bits until the end of the first ``assign_period`` epochs, and at the end of each
+    such period the ranges of its last epoch decide those of the next. The rows of a message are sorted by beta = width
+    / 6 x range**2 x the sum of squared weights with which their receiver adds them (of gradients: 1), and each
+    ``group_size`` of them get 2, 4 or 8 bits, so that ``lam`` x (variance of what receivers compute, as a share of that
+    with 2 bits) + (1 - ``lam``) x (time of the slowest message, as a share of that with 8 bits) is small. The time of a
+    message is ``message_s`` plus its bytes over the bandwidth between its two ranks.
+
+    Source: AdaQP (Wan, Zhao and Wu, MLSys 2023). Deviations (docs/systems/adaqp.md): u does not depend on the receiver,
+    so that copies of a row stay equal; ranges are those of one epoch; one solver instead of an integer program; links
+    are stated, not measured; the simulated cost is that of linear codes plus passes for drawing u (assumed)."""
+
+    effects: ClassVar[Mapping[str, Effect]] = {"expected_bits": "nothing"}
 
     kind: Literal["stochastic"] = "stochastic"
-    bits: Literal[2, 4, 8] = Field(default=8, description="bits of one element's code: 2, 4 or 8")
+    bits: Literal[2, 4, 8, "adaptive"] = Field(
+        default=8, description="bits of one element's code: 2, 4 or 8, or 'adaptive': assigned to groups of rows"
+    )
+    assign_period: int = Field(
+        default=50, ge=1, le=10**7, description="epochs from one assignment of bits to the next (adaptive)"
+    )
+    group_size: int = Field(
+        default=100, ge=1, le=10**9, description="rows that get the same bits, of one message (adaptive)"
+    )
+    lam: float = Field(default=0.5, ge=0, le=1, description="weight of variance against time (adaptive)")
+    host_bytes_per_s: float = Field(
+        default=10e9, ge=1, le=1e15, description="assumed bandwidth between ranks of one host (adaptive)"
+    )
+    network_bytes_per_s: float = Field(
+        default=1.25e9, ge=1, le=1e15, description="assumed bandwidth between ranks of two hosts (adaptive)"
+    )
+    message_s: float = Field(
+        default=20e-6, ge=0, le=1e3, description="assumed time of a message beside that of its bytes (adaptive)"
+    )
+    expected_bits: float | None = Field(
+        default=None,
+        ge=2,
+        le=8,
+        description="mean bits after the first assignment, for predictions without a record of a run (adaptive)",
+    )
+
+    def idle(self, choices: Choices) -> Iterator[Idle]:
+        if self.adaptive:
+            return
+        for option in chosen(self, ADAPTIVE_ONLY):
+            why = "rows of one number of bits need no assignment; set codec.bits = 'adaptive', or remove it"
+            yield Idle(option, f"codec.bits = {self.bits}", why)
+
+    @property
+    def rows_of_group(self) -> int:
+        return self.group_size
+
+    @property
+    def period(self) -> int:
+        return self.assign_period
+
+    @property
+    def stated_bits(self) -> float | None:
+        return self.expected_bits
+
+    def links(self, hosts: Sequence[int]) -> Links:
+        host = np.asarray(hosts)
+        within = (host[:, None] == host[None, :]).ravel()
+        byte_s = np.where(within, 1 / self.host_bytes_per_s, 1 / self.network_bytes_per_s)
+        return Links(byte_s, np.full(len(within), self.message_s))
+
+    def choose(self, groups: Groups) -> NDArray[np.uint8]:
+        return choose_bits(groups, self.lam)
 
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
         turn = f"codec/{context.epoch}/{context.step}/{context.layer}/{context.phase}/{context.rank}"

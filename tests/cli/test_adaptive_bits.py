@@ -1,0 +1,88 @@
+"""AdaQP on the command line: predictions with a record, with stated bits and with neither; what is rejected."""
+
+from pathlib import Path
+
+import pytest
+
+from simgnn.cli.main import invoke
+from simgnn.record.result import STATED_DECISIONS, read_result
+from simgnn.record.rundir import RunDirectory
+from tests.golden.cases import COMMON, HARDWARE
+
+PLACE = (*COMMON, "partition.kind=random")
+PERIOD, GROUP = "codec.assign_period=2", "codec.group_size=20"
+
+
+def stated(*settings: str) -> list[str]:
+    """The settings as words of a command."""
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+SETTINGS = stated(*PLACE, PERIOD, GROUP)
+HERE = [*SETTINGS, "--hardware", str(HARDWARE)]
+
+
+def test_a_prediction_needs_a_record_or_stated_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert invoke(["simulate", "adaqp", "--ranks", "2", *HERE, "--out", str(out)]) == 2
+    refused = capsys.readouterr().err
+    assert "codec.kind = 'stochastic'" in refused
+    assert "codec.expected_bits" in refused
+    assert not out.exists()
+    sent = {}
+    for bits in ("2", "8"):
+        arguments = ["--set", f"codec.expected_bits={bits}", "--out", str(tmp_path / bits)]
+        assert invoke(["simulate", "adaqp", "--ranks", "2", *HERE, *arguments]) == 0
+        result = read_result(RunDirectory(tmp_path / bits).result)
+        assert STATED_DECISIONS in result.assumed
+        assert "assumed: how much is sent" in capsys.readouterr().err
+        sent[bits] = result.bytes_sent[0][1]
+    assert sent["2"] < sent["8"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        (["codec.bits=3"], "codec.bits"),
+        (["codec.group_size=0"], "codec.group_size"),
+        (["codec.lam=1.5"], "codec.lam"),
+        (["codec.assign_period=0"], "codec.assign_period"),
+        (["codec.expected_bits=9"], "codec.expected_bits"),
+        (["codec.bits=4", "codec.lam=0.3"], "codec.lam"),
+        (["cluster.hosts=1", "cluster.ranks_per_host=1"], "codec.bits"),
+        (["cluster.hosts=1", "cluster.ranks_per_host=2", "model.layers=1", "communication.rows=input"], "codec.bits"),
+        (["partition.kind=ebv", "communication.kind=master-mirror"], "codec.bits"),
+        (["communication.kind=block-broadcast", "schedule.kind=bsp"], "codec.bits"),
+        (["freshness.kind=adaptive-vertex", "schedule.kind=bsp"], "codec.bits"),
+        (["batching.kind=sampled", "batching.fanouts=[2,2,2]"], "codec.kind"),
+    ],
+)
+def test_what_means_nothing_is_rejected(
+    settings: list[str], key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert invoke(["simulate", "adaqp", *HERE, *stated(*settings), "--out", str(out)]) == 2
+    assert key in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_recorded_bits_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, predicted = tmp_path / "run", tmp_path / "predicted"
+    assert invoke(["run", "adaqp", "--ranks", "2", *SETTINGS, "--out", str(run)]) == 0
+    here = ["simulate", "adaqp", *HERE, "--activity", str(run)]
+    assert invoke([*here, "--ranks", "2", "--out", str(predicted)]) == 0
+    capsys.readouterr()
+    assert invoke(["compare", str(predicted), str(run)]) == 0
+    assert "0 bytes and 0 messages differ" in capsys.readouterr().out
+    assert STATED_DECISIONS not in read_result(RunDirectory(predicted).result).assumed
+    elsewhere = tmp_path / "elsewhere"
+    assert invoke([*here, "--ranks", "4", "--out", str(elsewhere)]) == 0
+    assert read_result(RunDirectory(elsewhere).result).transferred
+    for key, *other in (
+        ("codec.group_size", PERIOD, "codec.group_size=30"), ("codec.assign_period", GROUP, "codec.assign_period=3"),
+        ("codec.bits", "codec.bits=4"), ("codec.lam", PERIOD, GROUP, "codec.lam=0.4"),
+    ):  # fmt: skip
+        again = ["simulate", "adaqp", *stated(*PLACE, *other), "--hardware", str(HARDWARE), "--activity", str(run)]
+        assert invoke([*again, "--ranks", "2", "--out", str(tmp_path / "other")]) == 2
+        assert key in capsys.readouterr().err
