@@ -54,6 +54,7 @@ def test_a_prediction_needs_a_record_or_stated_bits(tmp_path: Path, capsys: pyte
         (["partition.kind=ebv", "communication.kind=master-mirror"], "codec.bits"),
         (["communication.kind=block-broadcast", "schedule.kind=bsp"], "codec.bits"),
         (["freshness.kind=adaptive-vertex", "schedule.kind=bsp"], "codec.bits"),
+        (["cluster.hosts=1", "cluster.ranks_per_host=2", "freshness.kind=boundary-sampling"], "codec.bits"),
         (["batching.kind=sampled", "batching.fanouts=[2,2,2]"], "codec.kind"),
     ],
 )

@@ -280,7 +280,16 @@ class AdaptiveCodes(AssignsBits, ABC):
         return "codec.expected_bits = the mean bits after the first assignment" if self.adaptive else ""
 
     def problems(self, program: Program) -> list[str]:
-        if not self.adaptive or any(op.action == EncodeUnequal.label for _, op in program.ops):
+        if not self.adaptive:
+            return []
+        unequal = [op for _, op in program.ops if op.action == EncodeUnequal.label]
+        if any(op.route is not None and program.sizes.routes[op.route].listed for op in unequal):
+            return [
+                f"codec.bits: got '{self.bits}', expected a number: other rows travel in each epoch, so that no group of "
+                "rows has a range from which the next epochs could be served; use 2, 4 or 8, or a freshness that sends "
+                "the same rows in all epochs"
+            ]
+        if unequal:
             return []
         return [
             f"codec.bits: got '{self.bits}', expected a number: no rows travel between ranks while they train (one "
