@@ -25,9 +25,7 @@ from tests.sim.worlds import machine
 EPOCHS, PERIOD, GROUP, LAM = 5, 2, 6, 0.2
 EIGHT = ("codec.kind=stochastic",)
 ADAPTIVE = (*EIGHT, "codec.bits=adaptive")
-WIRE = (
-    *ADAPTIVE, f"codec.assign_period={PERIOD}", f"codec.group_size={GROUP}", f"codec.lam={LAM}", "codec.message_s=0"
-)  # fmt: skip
+WIRE = (*ADAPTIVE, f"codec.assign_period={PERIOD}", f"codec.group_size={GROUP}", f"codec.lam={LAM}")
 LARGER = ("model.hidden=16", "model.layers=3", "communication.rows=input", "train.eval_every=2")
 PIPELINED = "schedule.kind=pipelined"
 METIS = "partition.kind=metis"

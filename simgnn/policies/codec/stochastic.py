@@ -19,10 +19,7 @@ from simgnn.program.sizes import Size, Terms, rows_of
 
 DRAWING_PASSES = 2
 """What drawing a number an element costs, in passes over the rows: assumed, not measured."""
-ADAPTIVE_ONLY = (
-    "assign_period", "group_size", "lam", "host_bytes_per_s", "network_bytes_per_s", "message_s",
-    "expected_bits",
-)  # fmt: skip
+ADAPTIVE_ONLY = ("assign_period", "group_size", "lam", "between_hosts", "message_bytes", "expected_bits")
 """Options that only ``bits = "adaptive"`` reads."""
 
 
@@ -38,7 +35,8 @@ class Stochastic(AdaptiveCodes):
     / 6 x range**2 x the sum of squared weights with which their receiver adds them (of gradients: 1), and each
     ``group_size`` of them get 2, 4 or 8 bits, so that ``lam`` x (variance of what receivers compute, as a share of that
     with 2 bits) + (1 - ``lam``) x (time of the slowest message, as a share of that with 8 bits) is small. The time of a
-    message is ``message_s`` plus its bytes over the bandwidth between its two ranks.
+    message counts in bytes that travel within a host: ``message_bytes`` plus its own, which between hosts count
+    ``between_hosts`` times.
 
     Source: AdaQP (Wan, Zhao and Wu, MLSys 2023). Deviations (docs/systems/adaqp.md): u does not depend on the receiver,
     so that copies of a row stay equal; ranges are those of one epoch; one solver instead of an integer program; links
@@ -57,14 +55,17 @@ class Stochastic(AdaptiveCodes):
         default=100, ge=1, le=10**9, description="rows that get the same bits, of one message (adaptive)"
     )
     lam: float = Field(default=0.5, ge=0, le=1, description="weight of variance against time (adaptive)")
-    host_bytes_per_s: float = Field(
-        default=10e9, ge=1, le=1e15, description="assumed bandwidth between ranks of one host (adaptive)"
+    between_hosts: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="how many times as long a byte takes between two hosts as within one (adaptive)",
     )
-    network_bytes_per_s: float = Field(
-        default=1.25e9, ge=1, le=1e15, description="assumed bandwidth between ranks of two hosts (adaptive)"
-    )
-    message_s: float = Field(
-        default=20e-6, ge=0, le=1e3, description="assumed time of a message beside that of its bytes (adaptive)"
+    message_bytes: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e12,
+        description="bytes within a host that take as long as the start of a message (adaptive)",
     )
     expected_bits: float | None = Field(
         default=None,
@@ -95,8 +96,8 @@ class Stochastic(AdaptiveCodes):
     def links(self, hosts: Sequence[int]) -> Links:
         host = np.asarray(hosts)
         within = (host[:, None] == host[None, :]).ravel()
-        byte_s = np.where(within, 1 / self.host_bytes_per_s, 1 / self.network_bytes_per_s)
-        return Links(byte_s, np.full(len(within), self.message_s))
+        # seconds of a machine on which a byte within a host takes one: only ratios of times matter to the choice
+        return Links(np.where(within, 1.0, self.between_hosts), np.full(len(within), self.message_bytes))
 
     def choose(self, groups: Groups) -> NDArray[np.uint8]:
         return choose_bits(groups, self.lam)
