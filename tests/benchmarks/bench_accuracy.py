@@ -24,6 +24,10 @@ SYSTEMS: dict[str, tuple[str, dict[str, object]]] = {
     "vanilla": ("vanilla", {}),
     "pipegcn": ("pipegcn", {}),
     "pipegcn, GF": ("pipegcn", {"freshness.smooth_rows": True, "freshness.smooth_gradients": True}),
+    "bnsgcn, 0.1": ("bnsgcn", {"freshness.p": 0.1}),
+    "bnsgcn, 0.5": ("bnsgcn", {"freshness.p": 0.5}),
+    "adaqp, 8 bits": ("adaqp", {"codec.bits": 8}),
+    "adaqp": ("adaqp", {}),
 }
 """Name here -> shipped system and what is set on top."""
 

@@ -53,6 +53,8 @@ from simgnn.tomlfile import write_toml
 
 BAR = 0.10
 VANILLA = "vanilla"
+ASSIGNED = "codec.assign_period=4"
+"""So that the bits of AdaQP are assigned twice within the 12 epochs of a run."""
 SYSTEMS: dict[str, tuple[str, list[str]]] = {
     VANILLA: ("vanilla", []),
     "cdfgnn": ("cdfgnn", []),
@@ -67,6 +69,10 @@ SYSTEMS: dict[str, tuple[str, list[str]]] = {
     "resent": ("vanilla", ["communication.resend_inputs=true"]),
     "pipelined": ("vanilla", ["schedule.kind=pipelined"]),
     "pipegcn": ("vanilla", ["schedule.kind=pipelined", "freshness.kind=one-epoch-stale"]),
+    "bnsgcn-0.1": ("vanilla", ["freshness.kind=boundary-sampling", "freshness.p=0.1"]),
+    "bnsgcn-0.5": ("vanilla", ["freshness.kind=boundary-sampling", "freshness.p=0.5"]),
+    "adaqp-8": ("vanilla", ["schedule.kind=pipelined", "codec.kind=stochastic"]),
+    "adaqp": ("vanilla", ["schedule.kind=pipelined", "codec.kind=stochastic", "codec.bits=adaptive", ASSIGNED]),
 }
 """Name here -> shipped system and what is set on top."""
 

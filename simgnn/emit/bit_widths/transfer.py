@@ -285,9 +285,9 @@ class AdaptiveCodes(AssignsBits, ABC):
         unequal = [op for _, op in program.ops if op.action == EncodeUnequal.label]
         if any(op.route is not None and program.sizes.routes[op.route].listed for op in unequal):
             return [
-                f"codec.bits: got '{self.bits}', expected a number: other rows travel in each epoch, so that the ranges "
-                "of one epoch tell nothing of those of the next; use 2, 4 or 8, or a freshness that sends the same rows "
-                "in all epochs"
+                f"codec.bits: got '{self.bits}', expected a number: other rows travel in each epoch, so that ranges of "
+                "one epoch tell nothing of the next one's; use 2, 4 or 8, or a freshness that sends the same rows in "
+                "all epochs"
             ]
         if unequal:
             return []
