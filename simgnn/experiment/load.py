@@ -87,8 +87,13 @@ def _locate(argument: str | Path) -> Path:
     if system is not None:
         return system
     known = system_names()
-    expected = f"a TOML file or the name of a shipped system ({', '.join(known)})"
-    raise ConfigError(f"EXPERIMENT: got '{text}', expected {expected}{nearest(text, known)}")
+    systems = f"the name of a shipped system ({', '.join(known)})"
+    if not path.exists() and (path.suffix == ".toml" or path.name != text):
+        raise ConfigError(
+            f"EXPERIMENT: got '{text}', but {path.absolute()} does not exist; expected the path of a TOML file, or "
+            f"{systems}{nearest(path.stem, known)}"
+        )
+    raise ConfigError(f"EXPERIMENT: got '{text}', expected a TOML file or {systems}{nearest(text, known)}")
 
 
 def _overriding(

@@ -179,6 +179,17 @@ def test_an_unknown_experiment_is_refused(tmp_path: Path, capsys: pytest.Capture
     check(["simulate", "vanila"], expected, tmp_path / "out", capsys)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("nope.toml", ""), ("vanila.toml", "did you mean 'vanilla'"), ("no/e", "")]
+)
+def test_an_experiment_file_that_is_missing_is_called_missing(
+    name: str, meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = [f"EXPERIMENT: got '{name}', but {tmp_path / name} does not exist", meant]
+    check(["simulate", name], expected, tmp_path / "out", capsys)
+
+
 def test_training_on_statistics_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "stats.toml").write_text('[graph]\nsource = "stats:x.toml"\n')
     expected = ["graph.source: got 'stats:", "not trained on"]
