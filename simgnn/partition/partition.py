@@ -39,16 +39,21 @@ class Partition:
         return np.bincount(self.owner, minlength=self.ranks).astype(np.int64)
 
 
-def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, spill: Path | None = None) -> Partition:
-    """Divide ``graph`` with ``policy`` into P = len(hosts) parts; the arguments are those of
-    :meth:`Partitioner.divide`. Raises :class:`ConfigError` when there are more ranks than vertices, or when the policy
-    does not return one rank for each vertex (and, in a vertex-cut, for each edge)."""
-    ranks, where = len(hosts), f"partition.kind = '{policy.label}'"
+def check_ranks(ranks: int, graph: Graph) -> None:
+    """Raise :class:`ConfigError` when there are more ranks than vertices."""
     if not 1 <= ranks <= graph.vertices:
         raise ConfigError(
             f"cluster.ranks_per_host: got {ranks} ranks in all, expected at most {graph.vertices}, the vertices of "
             f"'{graph.name}', and at least 1: use fewer ranks (--ranks) or a larger graph"
         )
+
+
+def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, spill: Path | None = None) -> Partition:
+    """Divide ``graph`` with ``policy`` into P = len(hosts) parts; the arguments are those of
+    :meth:`Partitioner.divide`. Raises :class:`ConfigError` when there are more ranks than vertices, or when the policy
+    does not return one rank for each vertex (and, in a vertex-cut, for each edge)."""
+    ranks, where = len(hosts), f"partition.kind = '{policy.label}'"
+    check_ranks(ranks, graph)
     with reported([policy]):
         found = policy.divide(graph, hosts, seed, spill)
         if not isinstance(found, Assignment):

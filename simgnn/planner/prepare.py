@@ -110,8 +110,10 @@ def obtain_partition(
 ) -> "PartitionArtifact":
     """Return the experiment's partition of ``graph``, from the cache or newly made."""
     # Numba: loaded when a graph is prepared
+    from simgnn.partition.partition import check_ranks
     from simgnn.partition.store import partition_artifact
 
+    check_ranks(experiment.ranks, graph)  # before the work of an epoch is counted
     progress.stage(f"partition: {experiment.partition.label} into {experiment.ranks}")
     hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
     weighed = with_weights(experiment, graph.facts(), progress.stage)  # stored nowhere: they follow from the experiment

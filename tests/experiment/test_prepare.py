@@ -73,9 +73,11 @@ def test_the_cluster_comes_from_the_profile_where_the_experiment_names_none() ->
     assert stated.experiment.rank_hosts() == (0, 0, 1, 1, 2, 2)
 
 
-def test_more_ranks_than_vertices_are_refused() -> None:
+def test_more_ranks_than_vertices_are_refused_before_anything_is_divided() -> None:
+    told: list[str] = []
     with pytest.raises(ConfigError, match=r"cluster\.ranks_per_host: got 301 ranks in all, expected at most 300"):
-        prepare(load_experiment("vanilla", SMALL, ranks=301))
+        prepare(load_experiment("vanilla", SMALL, ranks=301), progress=Progress(told.append))
+    assert not any("partition" in text for text in told)
 
 
 def test_the_run_directory_holds_the_resolved_experiment_and_the_plan(prepared: Prepared, tmp_path: Path) -> None:
