@@ -57,6 +57,11 @@ def check_resumable(experiment: Experiment, out: Path | None, progress: Progress
     result = read_result(run.result) if run.result.is_file() else None
     if result is not None:
         _check_patience(result, experiment.train)
+    if not changed and result is not None and result.status == "ok":
+        raise ConfigError(
+            f"--resume: got {out}, a finished run of {there.train.epochs} epochs; expected one that was interrupted, "
+            f"or more epochs to go on with: --epochs above {there.train.epochs} (--out NEW for a new run)"
+        )
     if changed:
         extend_run(out, experiment, progress)
     return out.resolve()

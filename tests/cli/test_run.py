@@ -47,6 +47,12 @@ def test_a_run_trains_and_leaves_a_complete_run_directory(
     # a second run into the same folder is refused, and nothing of the first is touched
     assert invoke(["run", str(small), "--ranks", "2", "--out", str(out)]) == 2
     assert "--force" in capsys.readouterr().err
+    # nor is it resumed without more epochs, and no process is started to find that out
+    assert invoke(["run", str(small), "--ranks", "2", "--out", str(out), "--resume"]) == 2
+    told = capsys.readouterr()
+    assert "finished run of 4 epochs" in told.err
+    assert "--epochs above 4" in told.err
+    assert "starts" not in told.err
     assert read_result(RunDirectory(out).result) == result
 
 
