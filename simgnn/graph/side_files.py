@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
@@ -20,13 +19,10 @@ from simgnn.graph.readers.vertex_rows import (
     read_split_folder,
     read_split_names,
 )
+from simgnn.graph.readers.vertex_table import SUFFIXES
 from simgnn.graph.splits import SPLIT_NAMES, shared_masks
-from simgnn.graph.vertex_ids import positions, shown_id
+from simgnn.graph.vertex_ids import ListedIds, positions, shown_id
 
-ROW_ORDER = (
-    "{} has a row for each vertex in order, but the vertices have names: give it a column of ids (a table with one, "
-    "such as Parquet), or let ids be the numbers of rows (graph.ids = 'numbers')"
-)
 Find = Callable[[str, str], Path]
 """Finds the path that a key of ``[graph]`` states, as ``find(text, key)``."""
 
@@ -66,9 +62,10 @@ class SideFiles:
         )
 
     @property
-    def listed(self) -> tuple[pa.Array, ...]:
+    def listed(self) -> tuple[ListedIds, ...]:
         """Ids in tables of features and labels: vertices that the edges may lack."""
-        return tuple(rows.ids for rows in (self.features, self.labels) if rows is not None and rows.ids is not None)
+        tables = (rows for rows in (self.features, self.labels) if rows is not None)
+        return tuple(ListedIds(rows.path, rows.ids) for rows in tables if rows.ids is not None)
 
     @property
     def least_vertices(self) -> int:
@@ -176,8 +173,21 @@ def _known_rows(rows: Rows, graph: Graph) -> NDArray[Any]:
 
 
 def _check_order(rows: Rows, graph: Graph) -> None:
-    if graph.vertex_ids is not None:
-        raise GraphError(ROW_ORDER.format(rows.path))
+    if graph.vertex_ids is None:
+        return
+    names = f"the vertices have names, such as {shown_id(graph.vertex_ids, 0)}"
+    numbers = ""
+    if graph.vertex_ids.dtype.kind == "i":
+        numbers = "; if they are the numbers of its rows, state graph.ids = 'numbers'"
+    if rows.columns:
+        raise GraphError(
+            f"{rows.path}: which column holds the ids? {names}: state graph.id_column; got the columns "
+            f"{', '.join(rows.columns[:20])}{numbers}"
+        )
+    raise GraphError(
+        f"{rows.path} has a row for each vertex in order, but {names}: write a table with a column of ids "
+        f"({', '.join(SUFFIXES[1:])}){numbers}"
+    )
 
 
 def _masks_by_name(rows: Rows, graph: Graph) -> dict[str, NDArray[np.bool_]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,13 +19,21 @@ _WHOLE = r"^(0|-?[1-9][0-9]{0,17})$"
 
 
 @dataclass(frozen=True)
+class ListedIds:
+    """Ids (of :func:`typed_ids`) in a table, and its file."""
+
+    path: Path
+    ids: pa.Array
+
+
+@dataclass(frozen=True)
 class IdChoice:
     """``graph.ids``: whether ids in an edge list are the ``numbers`` 0..V-1 themselves, or ``names`` that are numbered;
     ``auto`` decides by what the files hold. ``listed``: ids in tables of vertices that belong to the edges.
     ``least_vertices``: rows of files that have a row for each vertex, in order."""
 
     mode: Literal["auto", "numbers", "names"] = "auto"
-    listed: tuple[pa.Array, ...] = ()
+    listed: tuple[ListedIds, ...] = ()
     least_vertices: int = 0
 
     @property
@@ -63,20 +72,42 @@ def typed_ids(ids: Any, where: str) -> pa.Array:
     return column.cast(pa.int64()) if pc.all(pc.match_substring_regex(column, _WHOLE)).as_py() else column
 
 
-def number_ids(columns: Sequence[pa.Array], listed: Sequence[pa.Array]) -> tuple[list[NDArray[np.int64]], VertexIds]:
-    """Number all different ids of ``columns`` and ``listed`` (of :func:`typed_ids`) from 0. Whole numbers are ordered
-    by size; if any id is text, all are text, ordered by Unicode code points. Returns the numbers of each of ``columns``
-    and the ids [V] by number."""
-    everything = [*columns, *listed]
-    if all(pa.types.is_int64(column.type) for column in everything):
-        numbers = [column.to_numpy(zero_copy_only=False) for column in everything]
+def number_ids(columns: Sequence[pa.Array]) -> tuple[list[NDArray[np.int64]], VertexIds]:
+    """Number all different ids of ``columns`` (of :func:`typed_ids`) from 0. Whole numbers are ordered by size; if any
+    id is text, all are text, ordered by Unicode code points. Returns the numbers of each column and the ids [V] by
+    number."""
+    if all(pa.types.is_int64(column.type) for column in columns):
+        numbers = [column.to_numpy(zero_copy_only=False) for column in columns]
         known = np.unique(np.concatenate(numbers)) if numbers else np.empty(0, np.int64)
-        return [np.searchsorted(known, column) for column in numbers[: len(columns)]], known
-    texts = [column.cast(pa.large_string()) for column in everything]
+        return [np.searchsorted(known, column) for column in numbers], known
+    texts = [column.cast(pa.large_string()) for column in columns]
     names = pc.unique(pa.chunked_array(texts))
     names = names.take(pc.sort_indices(names))
     found = [pc.index_in(text, value_set=names).to_numpy(zero_copy_only=False).astype(np.int64) for text in texts]
-    return found[: len(columns)], np.array(names.to_pylist(), dtype=np.str_)
+    return found, np.array(names.to_pylist(), dtype=np.str_)
+
+
+def check_shared(
+    edges: ListedIds, ends: NDArray[np.int64], listed: Sequence[tuple[ListedIds, NDArray[np.int64]]], vertices: int
+) -> None:
+    """Raise :class:`GraphError` for a table of ``listed`` without an id that occurs in the edges, or in another table
+    that has one. ``ends``: vertex at each end of each edge; the tables come with the vertex of each of their ids."""
+    if not ends.size:
+        return
+    known = np.zeros(vertices, np.bool_)
+    known[ends] = True
+    waiting = [(table, rows) for table, rows in listed if len(rows)]
+    while waiting:
+        sharing = next((place for place, (_, rows) in enumerate(waiting) if known[rows].any()), None)
+        if sharing is None:
+            apart = waiting[0][0]
+            names = apart.path.name, edges.path.name
+            raise GraphError(
+                f"{apart.path}: no id of {names[0]} occurs in {names[1]}: {names[0]} has {apart.ids[0].as_py()!r}, "
+                f"{names[1]} has {edges.ids[0].as_py()!r}; write ids alike in both, or state the column of {names[0]} "
+                "that holds them (graph.id_column)"
+            )
+        known[waiting.pop(sharing)[1]] = True
 
 
 def positions(ids: pa.Array, vertex_ids: VertexIds | None, vertices: int) -> NDArray[np.int64]:

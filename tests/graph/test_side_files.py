@@ -9,6 +9,7 @@ from pyarrow import parquet as pq
 
 from simgnn.errors import GraphError
 from simgnn.graph.load import load_graph
+from simgnn.graph.readers import text_table
 from simgnn.graph.store import graph_digest, open_graph, save_graph
 
 EDGES = "source,target\nann,bob\nbob,carl\ncarl,dora\n"
@@ -177,7 +178,13 @@ def test_several_columns_of_zeros_and_ones_are_several_labels(folder):
     [
         ("n.csv", NODES.replace("bob,1,10", "bob,1,nan"), r"n\.csv: features must be finite; vertex 1 has nan"),
         ("n.csv", NODES.replace("bob,1,10", "bob,1,1e400"), r"n\.csv: features must be finite; vertex 1 has inf"),
-        ("n.csv", NODES.replace("bob,1,10", "bob,1,ten"), r"n\.csv: .*graph\.feature_columns"),
+        (
+            "n.csv",
+            NODES.replace("bob,1,10", "bob,1,n/a?"),
+            r"n\.csv: column 'y', row 4: got 'n/a\?', expected a number: .*\(graph\.feature_columns\)$",
+        ),
+        ("n.csv", NODES.replace("bob,1,10", "bob,1"), r"n\.csv: not a readable table \(CSV parse error"),
+        ("n.csv", NODES.replace("id,x", "who,x"), r"column 'who', row 1: .*state graph\.id_column = \"who\"$"),
         ("n.csv", NODES.replace("bob,", "eve,"), "1 vertices have no row, such as 'bob'"),
         ("n.csv", NODES + "bob,1,10,b,train\n", "the id 'bob' is in several rows"),
         ("n.csv", NODES.replace("bob,1", ",1"), "row 4 has no id"),
@@ -201,7 +208,20 @@ def test_faults_of_tables_are_told_with_file_and_id(folder, file, text, told):
     ("options", "told"),
     [
         ({"features": "no.csv"}, r"graph\.features: 'no\.csv' not found"),
-        ({"features": "x.npy"}, r"x\.npy has a row for each vertex in order, but the vertices have names"),
+        ({"features": "x.npy"}, r"x\.npy has a row for each .* names, such as 'ann': write a table with a .* of ids"),
+        (
+            {"features": "u.csv", "feature_columns": ["a"]},
+            r"u\.csv: which column holds the ids\? .*: state graph\.id_column; got the columns user, a$",
+        ),
+        (
+            {"features": "u.csv", "feature_columns": ["a"], "ids": "names", "source": "f.csv"},
+            r"graph\.ids = 'numbers'$",
+        ),
+        (
+            {"features": "n.csv", "labels": "l.csv", "feature_columns": ["x"]},
+            r"l\.csv: no id of l\.csv occurs in e\.csv: l\.csv has 'Ann', e\.csv has 'ann'; .*graph\.id_column",
+        ),
+        ({"features": "l.csv"}, r"l\.csv: no id of l\.csv occurs in e\.csv"),
         (
             {"features": "n.csv", "id_column": "key"},
             r"graph\.id_column: got 'key', expected a column of .*n\.csv: id, x",
@@ -231,5 +251,24 @@ def test_faults_of_options_are_told_with_the_key(folder, options, told):
     (folder / "v.csv").write_text("id,a,b\nann,0,cat\nbob,1,dog\n")
     (folder / "t.csv").write_text("ann\neve\n")
     (folder / "t2.csv").write_text("id\nbob\n")
+    (folder / "u.csv").write_text("user,a\nann,0\nbob,1\ncarl,0\ndora,1\n")
+    (folder / "f.csv").write_text("5,70\n70,12\n")
+    (folder / "l.csv").write_text("id,label_of\nAnn,0\nBob,1\n")
     with pytest.raises(GraphError, match=told):
         load(folder, **options)
+
+
+def test_a_cell_that_is_no_number_is_found_in_later_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_table, "BLOCK_BYTES", 64)
+    rows = [f"{k}, {k}.5 ,NA" for k in range(40)]
+    rows[31] = "31,1_000,x"
+    (tmp_path / "e.csv").write_text("0,1\n")
+    (tmp_path / "n.csv").write_text("\n".join(["a,b,c", *rows]))
+    with pytest.raises(GraphError, match=r"column 'b', row 32: got '1_000'"):
+        load(tmp_path, features="n.csv")
+
+
+def test_labels_of_vertices_without_edges_are_joined_by_the_features(folder):
+    (folder / "n.csv").write_text("id,x\nann,0\nbob,1\ncarl,2\ndora,3\nzoe,4\n")
+    (folder / "l.csv").write_text("id,label\nzoe,0\n")
+    assert load(folder, features="n.csv", labels="l.csv").labels.tolist() == [-1, -1, -1, -1, 0]

@@ -24,7 +24,7 @@ from simgnn.graph.readers.text_table import (
     packed_position,
     text_columns,
 )
-from simgnn.graph.vertex_ids import UNSTATED, IdChoice, number_ids, typed_ids
+from simgnn.graph.vertex_ids import UNSTATED, IdChoice, ListedIds, check_shared, number_ids, typed_ids
 from simgnn.graph.weights import TAKEN, WeightChoice
 from simgnn.memory import check_memory
 from simgnn.outside import outside_data, reason_of
@@ -89,8 +89,10 @@ class Pieces:
         if typed:
             if vertices is not None:
                 raise GraphError(f"graph.vertices does not apply to '{where}', whose vertices have names: remove it")
-            numbered, vertex_ids = number_ids(typed, ids.listed)
-            edges, vertices = np.stack(numbered), len(vertex_ids)
+            numbered, vertex_ids = number_ids([*typed, *(table.ids for table in ids.listed)])
+            edges, vertices = np.stack(numbered[:2]), len(vertex_ids)
+            tables = list(zip(ids.listed, numbered[2:], strict=True))
+            check_shared(ListedIds(self.path, typed[0]), edges, tables, vertices)
             if vertex_ids.dtype.kind == "i" and np.array_equal(vertex_ids, np.arange(vertices)):
                 vertex_ids = None  # the ids are the numbers themselves
         weights = None if self.weights is None else np.concatenate([np.empty(0), *self.weights])

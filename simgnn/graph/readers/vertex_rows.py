@@ -39,13 +39,14 @@ Options = Mapping[str, Any]
 @dataclass(frozen=True)
 class Rows:
     """Values of a file, a row each. ``ids``: the vertices that they belong to; None: vertex 0, 1, 2 and so on.
-    ``left``: columns that were left out."""
+    ``left``: columns that were left out; ``columns``: all of a table, none of an array."""
 
     path: Path
     ids: pa.Array | None
     values: NDArray[Any]
     class_names: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 def read_features(path: Path, options: Options) -> Rows:
@@ -67,7 +68,7 @@ def read_features(path: Path, options: Options) -> Rows:
     if not names:
         raise GraphError(f"{path}: no columns of features; got {', '.join(table.names)}")
     left = tuple(name for name in table.names if name not in (ids, *names))
-    return Rows(path, table.ids(ids), table.numbers(names), left=left)
+    return Rows(path, table.ids(ids), table.numbers(names), left=left, columns=table.names)
 
 
 def read_labels(path: Path, options: Options) -> Rows:
@@ -86,9 +87,9 @@ def read_labels(path: Path, options: Options) -> Rows:
             raise _which_column(table, names) from error
         if not np.isin(classes, (0, 1)).all():
             raise _which_column(table, names)
-        return Rows(path, table.ids(ids), classes)
+        return Rows(path, table.ids(ids), classes, columns=table.names)
     values, names_of = _classes(table, name)
-    return Rows(path, table.ids(ids), values, names_of)
+    return Rows(path, table.ids(ids), values, names_of, columns=table.names)
 
 
 def _label_name(table: VertexTable, ids: str | None, options: Options) -> str | None:
@@ -159,7 +160,7 @@ def read_split_names(path: Path, options: Options) -> Rows:
     table = open_table(path, "graph.splits", lambda fields: not any(_is_part(field) for field in fields))
     ids = table.id_name(options.get("id_column"))
     words = table.words(_split_name(table, ids, options))
-    return Rows(path, table.ids(ids), np.array(words.to_pylist(), dtype=object))
+    return Rows(path, table.ids(ids), np.array(words.to_pylist(), dtype=object), columns=table.names)
 
 
 def read_split_folder(folder: Path, options: Options) -> dict[str, Rows]:

@@ -1,6 +1,7 @@
 """Tables with a row for each vertex (CSV, TSV, Parquet, ``.npy``): features, labels, splits, in files of their own."""
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from pyarrow import parquet as pq
 
 from simgnn.errors import GraphError
-from simgnn.graph.readers.text_table import TextLayout, is_number, layout_of, open_text, text_columns
+from simgnn.graph.readers.text_table import EMPTY, TextLayout, is_number, layout_of, open_text, text_columns
 from simgnn.graph.vertex_ids import typed_ids
 from simgnn.memory import check_memory
 from simgnn.npzfile import read_npy
@@ -109,7 +110,15 @@ def open_table(path: Path, key: str, is_header: Callable[[list[str]], bool] | No
         )
 
     def read(wanted: Sequence[str], kind: pa.DataType | None) -> list[pa.ChunkedArray]:
-        return _text_columns(path, layout, header, [names.index(name) for name in wanted], kind or pa.large_string())
+        columns = [names.index(name) for name in wanted]
+        if kind is None:
+            return _text_columns(path, layout, header, columns, pa.large_string())
+        try:
+            return _text_columns(path, layout, header, columns, kind)
+        except GraphError as error:
+            if isinstance(error.__cause__, pa.ArrowInvalid):
+                _check_cells(path, layout, header, dict(zip(columns, wanted, strict=True)), kind, names)
+            raise
 
     return VertexTable(path, names, read)
 
@@ -129,16 +138,57 @@ def _text_columns(
 ) -> list[pa.ChunkedArray]:
     batches, held = [], 0
     numbers = not pa.types.is_large_string(kind)
-    remedy = (
-        "name the columns to take (graph.feature_columns), or correct the table" if numbers else "correct the table"
-    )
-    with outside_data(path, "table", remedy=remedy), open_text(path) as stream:
+    with outside_data(path, "table", remedy="correct the table"), open_text(path) as stream:
         for batch in text_columns(stream, layout, header, dict.fromkeys(columns, kind), empty=numbers):
             held += batch.nbytes
             check_memory(held, f"{path}: reading it", SMALLER)
             batches.append(batch)
     # pyarrow returns each column once, in the order asked for
     return [pa.chunked_array([batch.column(k) for batch in batches], kind) for k in range(len(columns))]
+
+
+def _check_cells(
+    path: Path, layout: TextLayout, header: bool, columns: Mapping[int, str], kind: pa.DataType, names: Sequence[str]
+) -> None:
+    """Raise :class:`GraphError` for the first cell of ``columns`` (name by place) that is no number. ``names``: of all
+    columns of the table."""
+    before = 0
+    with outside_data(path, "table", remedy="correct the table"), open_text(path) as stream:
+        for batch in text_columns(stream, layout, header, dict.fromkeys(columns, pa.large_string())):
+            found = [
+                (_first_odd(cells, kind), name, cells) for name, cells in zip(columns.values(), batch, strict=True)
+            ]
+            odd = [(row, name, cells) for row, name, cells in found if row is not None]
+            if odd:
+                row, name, cells = min(odd, key=lambda one: one[0])
+                got = f"column '{name}', row {before + row + 1}: got {cells[row].as_py()!r:.60}"
+                raise GraphError(
+                    f"{path}: {got}, expected a number: correct it, or name the columns to take "
+                    f"(graph.feature_columns){_perhaps_ids(names, name)}"
+                )
+            before += batch.num_rows
+
+
+def _first_odd(cells: pa.Array, kind: pa.DataType) -> int | None:
+    """Return the first row whose text is neither empty nor a number; None if there is none."""
+    trimmed = pc.utf8_trim_whitespace(cells)
+    filled = pc.if_else(pc.is_in(trimmed, value_set=pa.array(EMPTY, pa.large_string())), None, trimmed)
+
+    def fails(rows: int) -> bool:
+        try:
+            filled[:rows].cast(kind)
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    return bisect_left(range(1, len(filled) + 1), True, key=fails) if fails(len(filled)) else None
+
+
+def _perhaps_ids(names: Sequence[str], name: str) -> str:
+    """Say how to state that a column holds ids, where no column of the table is known to."""
+    if any(other.strip().lower() in ID_NAMES for other in names):
+        return ""
+    return f'; if it holds the ids of vertices, state graph.id_column = "{name}"'
 
 
 def _parquet_table(path: Path) -> VertexTable:
@@ -153,7 +203,9 @@ def _parquet_table(path: Path) -> VertexTable:
         with outside_data(path, "Parquet file"), pq.ParquetFile(path) as file:
             table = _checked_batches(path, file, wanted)
         columns = [table.column(name) for name in wanted]
-        return columns if kind is None else [_cast(column, kind, path, wanted[k]) for k, column in enumerate(columns)]
+        if kind is None:
+            return columns
+        return [_cast(column, kind, path, name, names) for name, column in zip(wanted, columns, strict=True)]
 
     return VertexTable(path, names, read)
 
@@ -170,13 +222,13 @@ def _checked_batches(path: Path, file: pq.ParquetFile, wanted: Sequence[str]) ->
     return pa.Table.from_batches([batch.select(list(wanted)) for batch in batches()], schema)
 
 
-def _cast(column: pa.ChunkedArray, kind: pa.DataType, path: Path, name: str) -> pa.ChunkedArray:
+def _cast(column: pa.ChunkedArray, kind: pa.DataType, path: Path, name: str, names: Sequence[str]) -> pa.ChunkedArray:
     """Convert a column of numbers, or of lists of numbers, to ``kind``."""
     inner = column.type.value_type if _is_list(column.type) else column.type
     if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
         raise GraphError(
             f"{path}: column '{name}' must hold numbers, or lists of numbers; got {column.type}: name the columns to "
-            "take in graph.feature_columns"
+            f"take in graph.feature_columns{_perhaps_ids(names, name)}"
         )
     with outside_data(path, "Parquet file"):
         if pa.types.is_boolean(inner) and not _is_list(column.type):
