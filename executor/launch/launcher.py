@@ -47,6 +47,8 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
     """
     plan = RunPlan.open(root)
     plan.check_unfinished()
+    if seats is None and "--resume" in arguments:
+        RunDirectory(root).check_outside_testbeds()
     status, reason = run_plan(plan, [sys.executable, "-P", "-m", "executor", "run", str(root), *arguments], seats)
     if status == 1:
         _report_failure(plan, reason)

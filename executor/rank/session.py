@@ -63,6 +63,8 @@ def run_rank(root: Path, device: str = "auto", resume: bool = False, log: str | 
     try:
         plan = RunPlan.open(root)
         plan.check_unfinished()
+        if resume and TESTBED not in os.environ:
+            RunDirectory(root).check_outside_testbeds()
         check_log(log)
         session = Session(plan, device, resume, log=log)
         session.run()
@@ -295,6 +297,8 @@ class Session:
                 run = RunDirectory(self.plan.root)
                 for folder in (self.plan.checkpoints, run.model, run.tensorboard):
                     shutil.rmtree(folder, ignore_errors=True)
+                if TESTBED not in os.environ:
+                    run.testbed.unlink(missing_ok=True)
         if rank == 0:
             RunDirectory(self.plan.root).result.unlink(missing_ok=True)
         return Recorder(path, rank, self.world.device, self.start)

@@ -13,7 +13,7 @@ from simgnn.program.dispatch import Picks
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program, program_digest
 from simgnn.record.plan import BatchesTable, read_plan
-from simgnn.record.result import read_result
+from simgnn.record.result import check_unfinished
 from simgnn.record.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -85,12 +85,7 @@ class RunPlan:
 
     def check_unfinished(self) -> None:
         """Raise :class:`ConfigError` where the directory holds a finished run, which must not be overwritten."""
-        path = RunDirectory(self.root).result
-        if path.is_file() and read_result(path).status == "ok":
-            raise ConfigError(
-                f"DIR: got {self.root}, which holds a finished run ({path.name}); expected one not trained yet: "
-                "go on with more epochs (simgnn run --resume --epochs), or prepare another run"
-            )
+        check_unfinished(RunDirectory(self.root).result)
 
     @property
     def trace(self) -> Path:

@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,11 +19,11 @@ from executor.testbed.state import Record, locked
 from executor.world.environment import LAUNCHER, TESTBED, threads_per_rank
 from simgnn.errors import BackendError, ConfigError
 from simgnn.hardware.profile.communication import Load
+from simgnn.record.rundir import RunDirectory
 from simgnn.tomlfile import write_toml
 
 MASTER_PORT = 29500
 """Always free, since nothing else runs in the namespace while it is locked."""
-TESTBED_FILE = "testbed.toml"
 WAITING = {"OMP_WAIT_POLICY": "passive"}
 """Variables of a rank with a quota: threads that spin while they wait would use up the processor time of those that
 work, and of those that the kernel has stopped until the next period."""
@@ -38,8 +38,10 @@ def run(declared: Declaration, root: Path, arguments: Sequence[str]) -> int:
 
     Raises :class:`ConfigError` where the run was prepared for other hosts.
     """
-    plan = RunPlan.open(root)
-    if "--resume" not in arguments:
+    plan, kept = RunPlan.open(root), RunDirectory(root)
+    if "--resume" in arguments:
+        _check_same(declared, kept)
+    else:
         plan.check_unfinished()
     hosts = tuple(int(host) for host in plan.program.hosts)
     if hosts != declared.rank_hosts():
@@ -50,7 +52,7 @@ def run(declared: Declaration, root: Path, arguments: Sequence[str]) -> int:
         )
     _check_threads(declared, plan)
     with _held(declared) as record:
-        write_toml(root / TESTBED_FILE, declared.to_table())
+        write_toml(kept.testbed, declared.to_table())
         return launch(root, arguments, [_seat(record, place) for place in record.ranks])
 
 
@@ -102,6 +104,28 @@ def measure_load(declared: Declaration, bytes_per_s: float) -> Load:
                 "Without it the profile states no load"
             )
         return load_of(read_load(out), bytes_per_s)
+
+
+def _check_same(declared: Declaration, run: RunDirectory) -> None:
+    """Raise :class:`ConfigError` where a run would be resumed in another testbed than it was trained in: its result has
+    one median time of all its epochs."""
+    if not run.testbed.is_file():
+        raise ConfigError(
+            f"--resume: got {run.root}, which was not trained inside a testbed; expected one that was: leave --resume "
+            f"out to train it anew inside, or go on outside: simgnn run EXPERIMENT --out {run.root} --resume"
+        )
+    there, here = Declaration.load(run.testbed).to_table(), declared.to_table()
+    other = [key for key in sorted({*there, *here} - {"name"}) if there.get(key) != here.get(key)]
+    if other:
+        got, expected = ({key: table.get(key) for key in other} for table in (here, there))
+        raise ConfigError(
+            f"--resume: got a testbed with {_shown(got)}, expected {_shown(expected)}, as in {run.testbed}, since a "
+            f"result has one median time of all its epochs: {run.resumes_in_testbed()}"
+        )
+
+
+def _shown(entries: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in entries.items())
 
 
 def _check_threads(declared: Declaration, plan: RunPlan) -> None:

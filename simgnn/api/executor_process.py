@@ -42,15 +42,21 @@ def check_executor() -> None:
 
 
 def start_executor(
-    directory: Path, arguments: Sequence[str], tell: Callable[[str], None], command: str = "run"
+    directory: Path,
+    arguments: Sequence[str],
+    tell: Callable[[str], None],
+    command: str = "run",
+    testbed: Path | None = None,
 ) -> None:
-    """Run ``python -m executor COMMAND DIR`` to its end; ``tell`` is called with each line of output.
+    """Run ``python -m executor COMMAND DIR`` to its end, with ``testbed`` inside that one; ``tell`` is called with each
+    line of output.
 
     Raises :class:`ConfigError` for wrong input, :class:`BackendError` if training fails otherwise. An interruption ends
     all ranks before this returns; they also end when this process is killed.
     """
     check_executor()
-    words = [sys.executable, "-P", "-m", PACKAGE, command, str(directory), *arguments]
+    place = [command] if testbed is None else ["testbed", command, str(testbed)]
+    words = [sys.executable, "-P", "-m", PACKAGE, *place, str(directory), *arguments]
     process = start_session(words, {**os.environ, "PYTHONUNBUFFERED": "1"})
     assert process.stdout is not None
     last: list[str] = []

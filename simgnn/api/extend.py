@@ -59,8 +59,8 @@ def check_resumable(experiment: Experiment, out: Path | None, progress: Progress
         _check_patience(result, experiment.train)
     if not changed and result is not None and result.status == "ok":
         raise ConfigError(
-            f"--resume: got {out}, a finished run of {there.train.epochs} epochs; expected one that was interrupted, "
-            f"or more epochs to go on with: --epochs above {there.train.epochs} (--out NEW for a new run)"
+            f"--resume: got {out}, which holds a finished run of {there.train.epochs} epochs; expected an interrupted "
+            f"one, or more epochs to go on with: --epochs above {there.train.epochs} (--out NEW for a new run)"
         )
     if changed:
         extend_run(out, experiment, progress)

@@ -21,9 +21,10 @@ from simgnn.planner.directory import check_free, write_run_directory
 from simgnn.planner.prepare import Prepared, prepare
 from simgnn.progress import Progress, progress_of
 from simgnn.record.logs import check_log
-from simgnn.record.result import Result, read_result
+from simgnn.record.result import Result, check_unfinished, read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.report.perfetto import write_perfetto
+from simgnn.tomlfile import load_toml
 
 
 def prepare_run(experiment: Experiment, out: Path, progress: Progress, force: bool = False) -> Path:
@@ -75,9 +76,31 @@ def run(
     check_log(log)
     loaded = load_experiment(experiment, hardware=hardware, ranks=ranks, epochs=epochs, set=set)
     shown = progress_of(progress)
-    directory = directory_for(loaded, path_of(out, "--out"), shown, force, resume)
+    place = path_of(out, "--out")
+    if resume and place is not None:
+        RunDirectory(place).check_outside_testbeds()
+    directory = directory_for(loaded, place, shown, force, resume)
     result = carry_out(directory, loaded.train.epochs, shown, executor_options(resume, log))
     return Run(result, directory, loaded)
+
+
+def run_in_testbed(
+    testbed: Path, directory: Path, name: str | None, resume: bool, log: str | None, progress: Progress
+) -> Result:
+    """Train a prepared run directory inside a testbed until it ends. ``testbed``: its TOML file; ``name``: of the
+    testbed, in place of the one in the file.
+
+    Raises :class:`ConfigError` for what cannot be run, :class:`BackendError` if training fails."""
+    check_log(log)
+    run = RunDirectory(directory)
+    if not run.experiment.is_file() or not run.plan.is_dir():
+        raise ConfigError(
+            f"DIR: got {directory}, which is not a run directory; expected one that simgnn run --prepare wrote"
+        )
+    check_unfinished(run.result)
+    load_toml(testbed)  # raises before anything is started
+    words = [*executor_options(resume, log), *(["--name", name] if name else [])]
+    return carry_out(directory, load(run.experiment).train.epochs, progress, words, testbed)
 
 
 def executor_options(resume: bool, log: str | None) -> list[str]:
@@ -92,10 +115,14 @@ def directory_for(experiment: Experiment, out: Path | None, progress: Progress, 
     return prepare_run(experiment, out or free_directory(Path("runs"), experiment.name), progress, force)
 
 
-def carry_out(directory: Path, epochs: int, progress: Progress, arguments: Sequence[str] = ()) -> Result:
-    """Start the executor on a prepared run directory, show its progress, and read the result."""
+def carry_out(
+    directory: Path, epochs: int, progress: Progress, arguments: Sequence[str] = (), testbed: Path | None = None
+) -> Result:
+    """Start the executor on a prepared run directory, inside a ``testbed`` if one is given, show its progress, and read
+    the result."""
     processes = load(RunDirectory(directory).experiment).ranks
-    progress.stage(f"training: {directory} (starts {processes} processes, each of which loads PyTorch first)")
+    inside = "" if testbed is None else f" inside {testbed}"
+    progress.stage(f"training: {directory}{inside} (starts {processes} processes, each of which loads PyTorch first)")
     with progress.counting("training", epochs) as counter:
 
         def tell(line: str) -> None:
@@ -106,7 +133,7 @@ def carry_out(directory: Path, epochs: int, progress: Progress, arguments: Seque
                 counter.at(reached[0], reached[2])
 
         with locked_folder(directory, "--out"):
-            start_executor(directory, list(arguments), tell)
+            start_executor(directory, list(arguments), tell, testbed=testbed)
     return read_ended(directory)
 
 
@@ -132,7 +159,11 @@ def read_ended(directory: Path) -> Result:
 
 
 def torchrun_command(directory: Path, arguments: Sequence[str] = ()) -> str:
-    """Return the command that starts a prepared run with ``arguments``; on a cluster, run it on every host."""
+    """Return the command that starts a prepared run with ``arguments``; on a cluster, run it on every host. A run that
+    was trained inside a testbed is resumed there."""
+    run = RunDirectory(directory)
+    if "--resume" in arguments and run.testbed.is_file():
+        return " ".join([run.resumes_in_testbed(), *(word for word in arguments if word != "--resume")])
     cluster = load(RunDirectory(directory).experiment).cluster
     nodes = "" if cluster.hosts == 1 else f"--nnodes {cluster.hosts} --rdzv-backend c10d --rdzv-endpoint HOST:29500 "
     start = f"torchrun {nodes}--nproc-per-node {cluster.ranks_per_host} -m executor run {directory}"

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "demo": "Calibrate, simulate and train a small experiment, and compare: one minute.",
         "simulate": "Predict how long an experiment takes on a hardware profile.",
         "run": "Train an experiment for real, with one process a rank.",
+        "testbed": "Train inside a cluster of network namespaces on this machine.",
         "calibrate": "Measure this machine and write its hardware profile.",
         "export": "Write the trained model of a run as a plain PyTorch module.",
         "infer": "Write scores and classes of all vertices, by the trained model of a run.",

@@ -277,3 +277,12 @@ def read_result(path: Path) -> Result:
         raise ConfigError(faults) from error
     except ValueError as error:
         raise ConfigError(f"{path} is not a result of schema {SCHEMA_VERSION}: {error}") from error
+
+
+def check_unfinished(path: Path) -> None:
+    """Raise :class:`ConfigError` where ``path`` holds the result of a finished run, which must not be overwritten."""
+    if path.is_file() and read_result(path).status == "ok":
+        raise ConfigError(
+            f"DIR: got {path.parent}, which holds a finished run ({path.name}); expected one not trained yet: "
+            "go on with more epochs (simgnn run --resume --epochs), or prepare another run"
+        )

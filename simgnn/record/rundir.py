@@ -62,7 +62,21 @@ class RunDirectory:
         self.tensorboard = root / "tensorboard"  # of a run with --log tensorboard: the same, as event files
         self.model = root / "model"  # the trained weights, and the layers that they belong to
         self.result = root / "result.json"
+        self.testbed = root / "testbed.toml"  # of a run inside a testbed: its declaration
         self.perfetto = root / "trace.perfetto.json"  # for ui.perfetto.dev
+
+    def check_outside_testbeds(self) -> None:
+        """Raise :class:`ConfigError` for a run that was trained inside a testbed, where its ``--resume`` belongs."""
+        if self.testbed.is_file():
+            raise ConfigError(
+                f"--resume: got {self.root}, which was trained inside a testbed ({self.testbed.name}). Its result has "
+                f"one median time of all epochs, so go on inside: {self.resumes_in_testbed()} (to more epochs than "
+                "before: first simgnn run EXPERIMENT --epochs N --resume --prepare --out DIR)"
+            )
+
+    def resumes_in_testbed(self) -> str:
+        """Return the command that resumes a run inside the testbed that it was trained in."""
+        return f"simgnn testbed run {self.testbed} {self.root} --resume"
 
     @property
     def recorded(self) -> list[Path]:

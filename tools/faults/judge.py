@@ -31,7 +31,7 @@ MESSAGE = re.compile(r"^simgnn: (?:run: |interrupted|internal error|\[Errno|--|\
 """How lines begin that tell why a run ended, unlike lines of progress."""
 NOTHING_SAVED = re.compile(r"^simgnn: run: --resume: there is no complete checkpoint in .*start without --resume", re.M)
 NO_RUN = re.compile(r"^simgnn: --resume: got .*, which is not a run directory", re.M)
-FINISHED = re.compile(r"^simgnn: run: .*holds a finished run", re.M)
+FINISHED = re.compile(r"^simgnn: .*holds a finished run", re.M)
 SAME = ("status", "epochs", "loss", "accuracy", "bytes_sent", "bytes_sent_first_epoch", "messages")
 """Fields of a result that a resumed run shares with one that nobody disturbed."""
 UNFINISHED = (".*.tmp", "*.partial-*", ".rendezvous-*", ".plan.*", ".lock", "rank-*.failure.json", ".*.json.*")

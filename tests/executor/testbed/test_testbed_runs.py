@@ -10,10 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from executor.launch.launcher import launch
 from executor.testbed import lifecycle, network, runs
 from executor.testbed.declaration import Declaration, namespace_of
 from executor.testbed.runs import run
 from executor.testbed.state import Record
+from simgnn.cli.main import invoke
 from simgnn.errors import BackendError, ConfigError
 from simgnn.process_end import with_lifeline
 from simgnn.record.result import read_result
@@ -54,6 +56,58 @@ def test_a_run_prepared_for_other_hosts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"prepared for 2 ranks on 1 host\(s\), expected 2 host\(s\) of 1"):
         run(declared, prepared_run(small_graph(), tmp_path / "run", 2), [])
     assert Record.read(declared.name) is None
+
+
+def test_the_command_prints_the_result_and_resumes_where_the_run_was_trained(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    declared = Declaration.parse({**ALONE, "name": bed().name}, "bed")
+    root = prepared_run(small_graph(), tmp_path / "run", 1, "train.epochs=2")
+    file = str(on_file(declared, tmp_path))
+    assert invoke(["testbed", "run", file, str(root), "--resume"]) == 2
+    assert "was not trained inside a testbed" in capfd.readouterr().err
+    assert invoke(["testbed", "run", str(tmp_path / "no.toml"), str(root)]) == 2
+    told = capfd.readouterr().err
+    assert f"{tmp_path}/no.toml: no such file" in told
+    assert "starts" not in told
+    assert invoke(["testbed", "run", file, str(root)]) == 0
+    told = capfd.readouterr()
+    assert f"training: {root} inside {file}" in told.err
+    for quantity in ("epoch", "test accuracy"):
+        assert quantity in told.out
+    assert f"written to {root}" in " ".join(told.err.split())
+    assert (root / "trace.perfetto.json").is_file()
+    experiment = str(root / "experiment.toml")
+    assert invoke(["testbed", "run", file, str(root), "--resume"]) == 2
+    assert "holds a finished run" in capfd.readouterr().err
+    # outside, epochs would take other times
+    longer = ["run", experiment, "--epochs", "4", "--resume", "--out", str(root)]
+    for words in (longer, ["run", experiment, "--resume", "--out", str(root)]):
+        assert invoke(words) == 2
+        said = capfd.readouterr().err
+        assert f"simgnn testbed run {root}/testbed.toml {root} --resume" in said
+        assert "starts" not in said
+    assert read_result(root / "result.json").epochs == 2, "nothing was changed"
+    assert invoke([*longer, "--prepare"]) == 0
+    assert f"start it: simgnn testbed run {root}/testbed.toml {root} --resume" in " ".join(
+        capfd.readouterr().err.split()
+    )
+    with pytest.raises(ConfigError, match="was trained inside a testbed"):
+        launch(root, ["--resume"])
+    other = Declaration.parse({**ALONE, "slow": {"0": 0.5}}, "bed")
+    with pytest.raises(ConfigError, match=r"a testbed with slow = .*, expected slow = {}, as in .*testbed\.toml"):
+        run(other, root, ["--resume"])
+    assert invoke(["testbed", "run", str(root / "testbed.toml"), str(root), "--resume", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["epochs"], found["environment"]["started_at_epoch"], found["directory"]) == (4, 2, str(root))
+
+
+def test_a_run_that_begins_anew_outside_is_no_longer_of_the_testbed(tmp_path: Path) -> None:
+    root = prepared_run(small_graph(), tmp_path / "run", 1, "train.epochs=2")
+    on_file(bed(), tmp_path).rename(root / "testbed.toml")  # as if it had been interrupted there
+    done = subprocess.run([sys.executable, "-m", "executor", "run", str(root)], capture_output=True, timeout=LIMIT_S)
+    assert done.returncode == 0
+    assert not (root / "testbed.toml").exists()
 
 
 @pytest.mark.slow
