@@ -183,6 +183,7 @@ print((_status("RssAnon") - before) / 2**20)
 """
 
 
+@pytest.mark.slow
 def test_a_trace_that_is_written_before_an_evaluation_is_not_in_its_peak(tmp_path: Path) -> None:
     taken = {}
     for state in ("cold", "warm"):
@@ -271,9 +272,8 @@ ONCE = [
 """Caches are filled when most is held, unless ranks evaluate."""
 
 
-@pytest.mark.parametrize(
-    ("system", "chosen"), [("distdgl", []), pytest.param("rapidgnn", ONCE, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("system", "chosen"), [("distdgl", []), ("rapidgnn", ONCE)])
 def test_peaks_of_ranks_that_get_wide_rows_of_another_host_are_predicted_within_a_tenth(
     system: str, chosen: list[str], tmp_path: Path
 ) -> None:

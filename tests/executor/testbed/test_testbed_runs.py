@@ -102,6 +102,7 @@ def test_the_command_prints_the_result_and_resumes_where_the_run_was_trained(
     assert (found["epochs"], found["environment"]["started_at_epoch"], found["directory"]) == (4, 2, str(root))
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_anew_outside_is_no_longer_of_the_testbed(tmp_path: Path) -> None:
     root = prepared_run(small_graph(), tmp_path / "run", 1, "train.epochs=2")
     on_file(bed(), tmp_path).rename(root / "testbed.toml")  # as if it had been interrupted there
