@@ -62,7 +62,7 @@ NO_CALIBRATION = (
 )
 THROUGH_HOSTS = (
     "what travels on the stream '{}' goes through host memory by Gloo, since on GPUs two collectives of NCCL at once "
-    "could block each other; with schedule.kind = 'bsp' all messages travel in turn, by NCCL"
+    "could block each other; with a schedule.kind that sends all messages in turn they travel by NCCL"
 )
 BUNDLED = "{} ops send so many messages a round that those between a rank and a host flow as one, at their mean size"
 UNLOADED = (

@@ -230,7 +230,7 @@ def test_rows_that_a_codec_refuses_are_told_with_their_op() -> None:
     program = tiny_program(1, {"steady": [op]}, buffers)
     rows = torch.tensor([[1.0, 2.0, 3.0], [1.0, float("nan"), 3.0]])
     context = world_context(program, 0, {"rows": rows}, policies={"codec": accelerated(Linear())})
-    told = r"^rank 0, epoch 4, op 'forward/1/encode': .*row 1 of 2 to encode holds NaN"
+    told = r"^rank 0, epoch 4, op 'forward/1/encode': rank 0, layer 0: a row \(values\) has no code: row 1 of 2 to"
     with pytest.raises(BackendError, match=told):
         Interpreter(program, context, Notes()).train(range(3, 4))
 

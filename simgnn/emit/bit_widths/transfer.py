@@ -24,7 +24,6 @@ from simgnn.emit.bit_widths.rows import group_counts
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.caches.masks import add_count_route
 from simgnn.emit.sync import Stage, Sync, buffer_name
-from simgnn.errors import ConfigError
 from simgnn.policy import Action, Choices, Codec, CommunicationTraits, Epochs, FreshnessTraits, Refusal
 from simgnn.program.calendar import FIRST, templates_of
 from simgnn.program.kinds import OpKind
@@ -32,7 +31,9 @@ from simgnn.program.ops import ITEM_BYTES, Buffer, Work
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Scratch, Size, Terms, reverse_of, rows_of
 
-FLOAT, NUMBER = ITEM_BYTES["float64"], ITEM_BYTES["int64"]
+FLOAT = ITEM_BYTES["float64"]
+SORTING_PASSES = 40
+"""What sorting rows by a number costs, in passes over the numbers: assumed, not measured."""
 ASSIGN = "assign"
 """The last epoch of each period, at whose end bits are assigned."""
 BYTES, ARRIVED = "bytes", "arrived"
@@ -58,11 +59,6 @@ class UnequalTransfer:
 
     def emit(self, receive: str, version: str | None) -> None:
         """Emit the ops from packed rows to decoded ones in the buffer ``receive``; ``version``: see the exchange."""
-        if self.builder.routes[self.stage.route].rows.ndim > 1:
-            raise ConfigError(
-                f"codec.bits: got '{self.codec.bits}', expected a number: other rows travel in each epoch (freshness), "
-                "so that ranges traced in one epoch say nothing of the rows of the next"
-            )
         self._carry(receive, version)
         if self.weighs and self.first:
             self._tell_weights()
@@ -152,8 +148,8 @@ class UnequalTransfer:
         )  # fmt: skip
 
     def _sort_work(self, rows: Size) -> Work:
-        """The work of sorting rows by a number: passes over them (assumed, not measured)."""
-        return Work("elementwise", {"rows": rows, "width": 1, "passes": 40, "item_bytes": FLOAT})
+        """The work of sorting rows by a number."""
+        return Work("elementwise", {"rows": rows, "width": 1, "passes": SORTING_PASSES, "item_bytes": FLOAT})
 
     # -- names and sizes -------------------------------------------------------------------------------------------
 
@@ -259,12 +255,12 @@ class AdaptiveCodes(AssignsBits, ABC):
                 f"got '{self.bits}' with communication.kind = '{moved.label}', expected a number, or a communication "
                 f"that sends rows to the ranks that sum them ({fits}): bits are assigned by the weights of these sums",
             )  # fmt: skip
-        if freshness.sends_differences:
-            fits = choices.fitting(FreshnessTraits, lambda other: not other.sends_differences)
+        if not _sends_the_same(freshness):
+            fits = choices.fitting(FreshnessTraits, lambda other: "rows" in other.serves and _sends_the_same(other))
             yield Refusal(
                 "codec", "bits",
                 f"got '{self.bits}' with freshness.kind = '{freshness.label}', expected a number, or a freshness that "
-                f"sends all rows ({fits}): bits are assigned to rows that travel in every epoch",
+                f"sends the same rows in every epoch ({fits}): ranges of one epoch decide the bits of the next ones",
             )  # fmt: skip
 
     def emit_transfer(
@@ -280,16 +276,7 @@ class AdaptiveCodes(AssignsBits, ABC):
         return "codec.expected_bits = the mean bits after the first assignment" if self.adaptive else ""
 
     def problems(self, program: Program) -> list[str]:
-        if not self.adaptive:
-            return []
-        unequal = [op for _, op in program.ops if op.action == EncodeUnequal.label]
-        if any(op.route is not None and program.sizes.routes[op.route].listed for op in unequal):
-            return [
-                f"codec.bits: got '{self.bits}', expected a number: other rows travel in each epoch, so that ranges of "
-                "one epoch tell nothing of the next one's; use 2, 4 or 8, or a freshness that sends the same rows in "
-                "all epochs"
-            ]
-        if unequal:
+        if not self.adaptive or any(op.action == EncodeUnequal.label for _, op in program.ops):
             return []
         return [
             f"codec.bits: got '{self.bits}', expected a number: no rows travel between ranks while they train (one "
@@ -319,6 +306,11 @@ class AdaptiveCodes(AssignsBits, ABC):
         later = 2 * ITEM_BYTES[rows.dtype] + rows.width * self.stated_bits / 8
         first = self.at(self.first_bits).row_bytes(rows.width, rows.dtype)
         return np.where(np.arange(epochs) < self.period, first, later)
+
+
+def _sends_the_same(freshness: type[FreshnessTraits] | FreshnessTraits) -> bool:
+    """Whether the rows that travel in an epoch travel in all."""
+    return not (freshness.sends_differences or freshness.draws_rows)
 
 
 def _decision_of(buffer: Buffer) -> str:
