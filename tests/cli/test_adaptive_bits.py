@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from simgnn.cli.main import invoke
 from simgnn.record.result import STATED_DECISIONS, read_result
-from simgnn.record.rundir import RunDirectory
+from simgnn.record.rundir import RunDirectory, read_table
 from tests.golden.cases import COMMON, HARDWARE
 
 PLACE = (*COMMON, "partition.kind=random")
@@ -65,6 +67,47 @@ def test_what_means_nothing_is_rejected(
     assert invoke(["simulate", "adaqp", *HERE, *stated(*settings), "--out", str(out)]) == 2
     assert key in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_record_goes_on_only_after_a_whole_period_of_assigned_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, predicted = tmp_path / "run", tmp_path / "predicted"
+    assert invoke(["run", "adaqp", "--ranks", "2", *SETTINGS, "--set", "train.epochs=4", "--out", str(run)]) == 0
+    on = [
+        "simulate",
+        "adaqp",
+        *HERE,
+        "--ranks",
+        "2",
+        "--set",
+        "train.epochs=9",
+        "--activity",
+        str(run),
+        "--out",
+        str(predicted),
+    ]
+    assert invoke(on) == 0
+    assert "follow the mean of its last 2" in capsys.readouterr().err
+    tables = [read_table(RunDirectory(folder).trace) for folder in (run, predicted)]
+    recorded, found = (
+        [_sent_in(table, epoch) for epoch in range(epochs)] for table, epochs in zip(tables, (4, 9), strict=True)
+    )
+    assert found[:4] == recorded
+    assert recorded[2] < recorded[1], "8 bits until the first assignment"
+    assert found[4:] == pytest.approx([sum(recorded[2:]) / 2] * 5, abs=8)
+    short = tmp_path / "short"
+    assert invoke(["run", "adaqp", "--ranks", "2", *SETTINGS, "--set", "train.epochs=3", "--out", str(short)]) == 0
+    again = ["simulate", "adaqp", *HERE, "--ranks", "2", "--set", "train.epochs=9", "--activity", str(short)]
+    assert invoke([*again, "--out", str(tmp_path / "no")]) == 2
+    assert "recorded for 3 epochs, expected 4 or more" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+
+
+def _sent_in(trace: pa.Table, epoch: int) -> int:
+    """Payload bytes of the messages of an epoch, of all ranks."""
+    chosen = trace.filter(pc.and_(pc.equal(trace["epoch"], epoch), pc.greater_equal(trace["step"], 0)))
+    return int(pc.sum(chosen["bytes_sent"]).as_py())
 
 
 @pytest.mark.slow

@@ -106,9 +106,15 @@ def replay(
         )
     longer = epochs > recording.epochs
     if longer:
-        known = recording.epochs
+        known, period = recording.epochs, program.calendar.period
+        if period > 1 and known < 2 * period:
+            raise ConfigError(
+                f"--activity: {recording.root} was recorded for {known} epochs, expected {2 * period} or more, or all "
+                f"{epochs}: one epoch in every {period} may change what is sent from then on, which a whole period "
+                "after it shows: record more epochs, or predict no more than were recorded"
+            )
         moves = epsilons(thresholds, recording.accuracies, epochs, seed)
-        way = way_of_shares(known) if guards else way_on(known, moves)
+        way = way_of_shares(known) if guards else way_on(known, moves, period)
         notes.append(f"activity was recorded for {known} epochs; the {epochs - known} after them follow {way}")
     sources = {name: source for name, source in arrivals(program).items() if name in wanted}
     bounded = [buffer.rows for buffer in program.buffers.values() if isinstance(buffer.rows, Decision)]

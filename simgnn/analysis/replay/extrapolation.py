@@ -80,8 +80,9 @@ def _curve(numbers: Floats) -> Curve:
 
 
 def continue_fractions(
-    fractions: Floats, thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int
-) -> Floats:
+    fractions: Floats, thresholds: Thresholds | None, accuracies: Sequence[float] | None, epochs: int, seed: int,
+    period: int = 1,
+) -> Floats:  # fmt: skip
     """Continue recorded fractions float64 [E] to ``epochs`` epochs as :func:`way_on` says.
 
     ``accuracies``: training accuracy of each recorded epoch (None: the threshold never moves). The first epoch sends
@@ -91,7 +92,9 @@ def continue_fractions(
     recorded, told = len(fractions), fractions[1:] if len(fractions) > 1 else fractions
     most = float(fractions.max(initial=0.0))
     epsilon = epsilons(thresholds, accuracies, epochs, seed)
-    if not told.any():
+    if period > 1:
+        later = np.full(epochs - recorded, fractions[-period:].mean())
+    elif not told.any():
         later = np.zeros(epochs - recorded)
     elif no_curve(recorded, epsilon):
         later = np.full(epochs - recorded, told[-LAST:].mean())
@@ -108,8 +111,11 @@ def no_curve(recorded: int, epsilon: Floats) -> str | None:
     return "a threshold of 0 has no curve" if np.any(epsilon <= 0) else None
 
 
-def way_on(recorded: int, epsilon: Floats) -> str:
-    """Describe how ``recorded`` epochs are continued: by a curve, or by the mean of the last LAST epochs."""
+def way_on(recorded: int, epsilon: Floats, period: int = 1) -> str:
+    """Describe how ``recorded`` epochs are continued: by the mean of the last ``period`` if epochs differ, else by a
+    curve, or by the mean of the last LAST epochs."""
+    if period > 1:
+        return f"the mean of its last {period}, after which epochs repeat"
     why = no_curve(recorded, epsilon)
     return "a curve fitted to it" if why is None else f"the mean of its last {min(LAST, max(1, recorded - 1))} ({why})"
 

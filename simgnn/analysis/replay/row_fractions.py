@@ -55,7 +55,9 @@ class CarriedRows:
     def _continued(self, recorded: IntArray, most: int) -> Floats:
         found = recorded.reshape(-1, recorded.shape[-1]).sum(axis=0) / max(1, most)
         if self.epochs > len(found):
-            found = continue_fractions(found, self.thresholds, self.accuracies, self.epochs, self.seed)
+            found = continue_fractions(
+                found, self.thresholds, self.accuracies, self.epochs, self.seed, self.here.calendar.period
+            )
         return np.asarray(found[: self.epochs], dtype=np.float64)
 
     def of_pairs(self, name: str) -> IntArray:
