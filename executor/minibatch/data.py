@@ -19,7 +19,7 @@ from simgnn.emit.batches.names import FEATURES, OWN_BLOCK
 from simgnn.emit.batches.on_rank import Functions, TakeOwnRows, carried_out
 from simgnn.partition.local.shards import ShardArtifact
 from simgnn.policy import PolicyContext
-from simgnn.program.program import EVALUATE
+from simgnn.program.calendar import EVALUATE
 from simgnn.sampling.batches.plan import SamplingPlan
 
 LABELS = "labels"

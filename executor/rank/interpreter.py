@@ -17,8 +17,9 @@ from executor.rank.lanes import Lanes, Record, Workers
 from executor.recording.failure import raise_at
 from executor.state.buffers import Now
 from executor.state.context import NOTHING, RankContext
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.dispatch import Picks
-from simgnn.program.program import EVALUATE, Program, ahead_of_epoch
+from simgnn.program.program import Program, ahead_of_epoch
 
 SPAN = 512
 """Number of turns after which their records are written to files, to limit the memory of records."""

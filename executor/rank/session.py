@@ -38,10 +38,10 @@ from executor.world.environment import LAUNCHER, NO_STORAGE, TESTBED, threads_pe
 from executor.world.machines import one_machine_notes
 from executor.world.member import join, process_groups, wake_groups
 from simgnn.errors import SimgnnError
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE
 from simgnn.record.early_stop import Patience, regular
 from simgnn.record.logs import check_log
 from simgnn.record.memory import result_fields

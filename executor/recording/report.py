@@ -17,8 +17,9 @@ from executor.recording.trace import LATEST, read_parts
 from executor.state.plan import RunPlan
 from executor.world.member import group_ids
 from simgnn.policy import FreshnessTraits
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import GROUP_KINDS
-from simgnn.program.program import EVALUATE, Program
+from simgnn.program.program import Program
 from simgnn.record.activity import decisions_in
 from simgnn.record.batches import batch_table, batches_that_differ, draws_batches, input_rows
 from simgnn.record.energy import sum_of

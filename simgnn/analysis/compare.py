@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from simgnn.errors import ConfigError
 from simgnn.outside import outside_data
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS
-from simgnn.program.program import EVALUATE
 from simgnn.record.batches import BATCHES_SCHEMA, batches_that_differ
 from simgnn.record.energy import EnergyFigure, sum_of, why_unknown
 from simgnn.record.result import Result, read_result

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from simgnn.model.costs import Piece
 from simgnn.policy import Action, Schedule
+from simgnn.program.calendar import Calendar
 from simgnn.program.dependencies import derive_dependencies
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, WORLD, Access, Buffer, Dependency, Group, Nature, Op, Stream, Transfer, Work
-from simgnn.program.program import Calendar, Program, Publication, Template
+from simgnn.program.program import Program, Publication, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Scratch, Size, SizeTable, Term, reverse_of
 
 

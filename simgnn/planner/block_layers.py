@@ -28,9 +28,9 @@ from simgnn.model.costs import Piece, RowSet, pass_over
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.update import EVALUATION, add_labels, emit_evaluation
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import Nature, Op, Transfer
-from simgnn.program.program import EVALUATE
 from simgnn.program.sizes import Scratch, Size
 
 POINTER_BYTES, SOURCE_BYTES = 8, 4

@@ -17,7 +17,7 @@ from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.full_graph import FullGraphPlan
 from simgnn.planner.make_plan import ChosenTransfers, Planned, arrange_layers
 from simgnn.planner.update import add_features, add_topology
-from simgnn.program.program import EVALUATE, Calendar
+from simgnn.program.calendar import EVALUATE, Calendar
 from simgnn.program.validate import validate
 
 TRAINING = ("hoist", "dropout")

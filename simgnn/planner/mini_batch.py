@@ -31,9 +31,10 @@ from simgnn.planner.update import add_labels, emit_update, keep_splits, learned_
 from simgnn.policies.communication.store import ROUTE
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
 from simgnn.policy import MiniBatchSchedule, StepEnds, expect_whole
+from simgnn.program.calendar import EVALUATE, Calendar
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
-from simgnn.program.program import EVALUATE, Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray, Scratch
 from simgnn.sampling.batches.sizes import BatchSizes
 

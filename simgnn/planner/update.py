@@ -14,9 +14,9 @@ from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.model.user_layer import parameters_of
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import METRICS
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES, Nature, Work
-from simgnn.program.program import EVALUATE
 from simgnn.program.sizes import Column, Scratch, Size, rows_of
 
 EVALUATION = len(MASKS) * METRICS

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from simgnn.program.calendar import EVALUATE, Turn
 from simgnn.program.ops import Access, Dependency, Op
-from simgnn.program.program import EVALUATE, Program, Template, Turn
+from simgnn.program.program import Program, Template
 
 
 @dataclass(frozen=True, slots=True)

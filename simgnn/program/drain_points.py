@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.ops import Op
-from simgnn.program.program import EVALUATE, Program, Template
+from simgnn.program.program import Program, Template
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from simgnn.program.calendar import EVALUATE as EVALUATE
-from simgnn.program.calendar import FIRST as FIRST
-from simgnn.program.calendar import STEADY as STEADY
-from simgnn.program.calendar import Calendar as Calendar
-from simgnn.program.calendar import Turn as Turn
+from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.sizes import IntArray, Route, Scratch, SizeTable

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from simgnn.errors import ProgramError
 from simgnn.npzfile import read_npz
 from simgnn.outside import check_regular
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Group, Op, Stream
-from simgnn.program.program import Calendar, Program, Publication, Template
+from simgnn.program.program import Program, Publication, Template
 from simgnn.program.sizes import Column, Decision, Route, Scratch, SizeTable
 
 FORMAT = 1

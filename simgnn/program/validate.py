@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from simgnn.errors import ProgramError
+from simgnn.program.calendar import EVALUATE, Turn
 from simgnn.program.dependencies import Unrolled, neighbouring_uses, windows
 from simgnn.program.kinds import (
     COLLECTIVE_KINDS,
@@ -17,7 +18,7 @@ from simgnn.program.kinds import (
     OpKind,
 )
 from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Op
-from simgnn.program.program import EVALUATE, Program, Template, Turn
+from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Size
 
 

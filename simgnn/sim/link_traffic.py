@@ -11,8 +11,8 @@ import numpy as np
 from simgnn.hardware.price.collectives import binomial_rounds, find_collective, flow_bytes, flow_pairs, ring_order
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import end_pairs
+from simgnn.program.calendar import Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
-from simgnn.program.program import Turn
 from simgnn.record.traffic import LinkTraffic
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.handlers import copied_bytes, in_host, staged_collective

@@ -14,9 +14,10 @@ from simgnn.hardware.price.operations import Question, Told, numbers_behind
 from simgnn.hardware.price.uncertainty import saturation
 from simgnn.hardware.profile.error_model import QUANTILE, combined
 from simgnn.limits import MAX_PAIRED_RANKS
+from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work
-from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Route, SizeTable
 from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.shared_processors import ranks_at_work

@@ -28,8 +28,8 @@ from simgnn.cli.tables.console import Reporter
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.planner.prepare import Prepared, prepare
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE
 from simgnn.record.activity import read_activity
 from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory, read_table

@@ -10,8 +10,9 @@ import torch
 
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
+from simgnn.program.calendar import EVALUATE, Turn
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE, Program, Turn
+from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
-from simgnn.program.program import EVALUATE, Program
+from simgnn.program.calendar import EVALUATE
+from simgnn.program.program import Program
 from simgnn.record.activity import decisions_in, decisions_of, read_activity
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import simulate

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from simgnn.graph.graph import Graph
 from simgnn.partition.edges import undirected_edges
 from simgnn.partition.partition import Partition
+from simgnn.program.calendar import EVALUATE, Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
 from simgnn.program.ops import Op
-from simgnn.program.program import EVALUATE, Program, Turn
+from simgnn.program.program import Program
 from tests.equality.wiretap import Call
 
 Pairs = dict[tuple[int, int, int], tuple[int, int]]

@@ -12,8 +12,9 @@ import pytest
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.partition.store import PartitionArtifact
+from simgnn.program.calendar import EVALUATE, Turn
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE, Program, Turn
+from simgnn.program.program import Program
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.record.traffic import traffic_by_rank

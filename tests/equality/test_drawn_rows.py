@@ -13,8 +13,8 @@ import torch
 from executor.layers import build_layers
 from executor.state.plan import RunPlan
 from simgnn.policy import METRICS, Metrics
+from simgnn.program.calendar import EVALUATE, Turn
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE, Turn
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import simulate
 from tests.equality.block_runs import told

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from executor.state.plan import RunPlan
+from simgnn.program.calendar import EVALUATE, FIRST, STEADY
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE, FIRST, STEADY
 from simgnn.program.sizes import reverse_of
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory, read_table

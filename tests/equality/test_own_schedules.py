@@ -12,11 +12,12 @@ import torch
 from executor.rank.interpreter import Interpreter
 from simgnn.errors import BackendError
 from simgnn.policy import Schedule
+from simgnn.program.calendar import Calendar
 from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.drain_points import ranks_in_turn
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.ops import Buffer, Dependency, Guard, Op, Stream
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Decision
 from simgnn.program.storage import load_program
 from simgnn.record.rundir import RunDirectory, read_table

@@ -22,9 +22,10 @@ from executor.state.buffers import BufferStore, Now, Value
 from executor.state.context import GroupHandle, LocalRoute, RankContext, Sent
 from simgnn.policies.codec.none import Plain
 from simgnn.policy import Action
+from simgnn.program.calendar import Calendar
 from simgnn.program.dependencies import derive_dependencies
 from simgnn.program.ops import Access, Buffer, Group, Op, Stream
-from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.program import Program, Template
 from simgnn.program.sizes import IntArray, Route, SizeTable
 
 LIMIT_S = 300.0

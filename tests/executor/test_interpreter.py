@@ -14,9 +14,10 @@ from executor.handlers import HANDLERS
 from executor.rank.interpreter import Interpreter
 from executor.state.buffers import Now
 from simgnn.errors import BackendError
+from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Buffer, Dependency, Group, Guard, Op, Stream
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from tests.executor.harness import Notes, acting, reads, run_ranks, tiny_program, world_context
 from tests.executor.runs import prepared_run, small_graph, train_in_process
 from tests.executor.schedules import SeededRandom

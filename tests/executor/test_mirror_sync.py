@@ -20,7 +20,8 @@ from simgnn.partition.partition import Partition, partitioned
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.statistics.count import partition_stats
 from simgnn.policies.codec.linear import Linear
-from simgnn.program.program import Calendar, Program
+from simgnn.program.calendar import Calendar
+from simgnn.program.program import Program
 from tests.executor.harness import Notes, run_ranks, world_context
 from tests.executor.runs import small_graph
 

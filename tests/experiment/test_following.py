@@ -10,8 +10,8 @@ from simgnn.experiment.load import load_experiment
 from simgnn.model.costs import EXPONENTIAL_PASSES
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import Planned
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.program import EVALUATE
 from tests.experiment import test_master_mirror as mirrors_plan
 from tests.experiment import test_plan_blocks as blocks_plan
 from tests.experiment.test_planner import planned, statistics

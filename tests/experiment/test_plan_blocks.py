@@ -11,8 +11,8 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import Planned, plan
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE
 from simgnn.program.validate import validate
 from tests.experiment.test_planner import statistics
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from simgnn.experiment.load import load_experiment
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import plan
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Route
 from simgnn.program.validate import validate
 from tests.experiment.test_master_mirror import statistics

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.planner.make_plan import Planned, plan
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES
-from simgnn.program.program import EVALUATE
 from simgnn.program.validate import validate
 from tests.experiment.needed import needed_dependencies
 from tests.experiment.test_master_mirror import statistics as vertex_cut

@@ -11,9 +11,10 @@ import pytest
 from simgnn.analysis.replay.recorded_run import different_experiment
 from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.load import load_experiment
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Dependency, Op
-from simgnn.program.program import EVALUATE, Program, Template
+from simgnn.program.program import Program, Template
 from simgnn.program.storage import program_digest
 from simgnn.program.validate import validate
 from simgnn.registry import shipped

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simgnn.errors import ConfigError, ProgramError
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.dependencies import windows
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Dependency, Op
-from simgnn.program.program import EVALUATE, Program, Template, remembered
+from simgnn.program.program import Program, Template, remembered
 from simgnn.program.storage import load_program, save_program
 from simgnn.program.validate import validate
 from tests.sim.mini_batches import CLASSES, WIDTH, made_sizes, planned, statistics

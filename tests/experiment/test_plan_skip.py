@@ -10,9 +10,10 @@ from simgnn.experiment.load import load_experiment
 from simgnn.hardware.price.machine import Machine
 from simgnn.planner.make_plan import plan
 from simgnn.policies.freshness.skip_broadcast import SkipBroadcast
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import ITEM_BYTES
-from simgnn.program.program import EVALUATE, Program
+from simgnn.program.program import Program
 from simgnn.program.validate import validate
 from simgnn.sim.simulate import simulate
 from tests.experiment.test_plan_blocks import blocks

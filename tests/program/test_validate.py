@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from programs.notation import all_pairs, op, program
 
 from simgnn.errors import ProgramError
+from simgnn.program.calendar import Calendar
 from simgnn.program.dependencies import neighbouring_uses
 from simgnn.program.ops import Buffer, Guard, Op, Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, Route
 from simgnn.program.validate import validate
 

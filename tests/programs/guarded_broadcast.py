@@ -4,8 +4,9 @@ has (docs/systems/sancus.md)."""
 import numpy as np
 
 from programs.notation import op, program
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Guard, Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Column
 
 WIDTH, BLOCK = 16, 2000

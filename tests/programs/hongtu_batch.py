@@ -4,8 +4,9 @@ read it from the one that loaded it, between two barriers (HongTu). A step is a 
 import numpy as np
 
 from programs.notation import op, program
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Route
 
 WIDTH, BATCHES, ROWS = 128, 4, 3000

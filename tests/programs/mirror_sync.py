@@ -4,8 +4,9 @@
 import numpy as np
 
 from programs.notation import all_pairs, op, program
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, Route
 
 WIDTH, MIRRORS, BITS = 64, 1000, 8

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Access, Buffer, Dependency, Group, Op, Stream, Transfer, Work
-from simgnn.program.program import Calendar, Program, Template
+from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Route, SizeTable
 
 

@@ -4,8 +4,9 @@ trained in order from a queue of two (ByteGNN)."""
 import numpy as np
 
 from programs.notation import all_pairs, op, program
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Column
 
 WIDTH, STEPS, QUEUE, THREADS = 64, 4, 2, 3

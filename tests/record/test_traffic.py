@@ -7,9 +7,9 @@ import pytest
 from programs.notation import op, program
 
 from simgnn.hardware.price.collectives import binomial_rounds, flow_bytes, flow_pairs
+from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Stream, Transfer
-from simgnn.program.program import Calendar
 from simgnn.record.traffic import bytes_per_handed_byte, traffic_by_rank
 
 ALGORITHMS = [("allreduce", "ring"), ("allreduce", "tree"), ("broadcast", "ring"), ("broadcast", "tree"),

@@ -4,8 +4,8 @@ import numpy as np
 from programs.notation import op, program
 
 from sim.worlds import seconds_of_work
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Stream
-from simgnn.program.program import Calendar
 from simgnn.program.sizes import Route
 
 TICK = 2e-12

@@ -9,8 +9,8 @@ from programs.notation import op, program
 from sim.test_fast_forward import same
 from sim.worlds import flow_ends, machine, run, seconds_of_work
 from simgnn.hardware.price.messages import price_messages
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Stream, Transfer
-from simgnn.program.program import Calendar
 from simgnn.program.sizes import Route
 
 RATE, BURST, FAST = 25e6, 1e6, 1e9

@@ -7,9 +7,9 @@ from programs.notation import all_pairs, op, program
 
 from sim.engine_programs import STREAMS, TICK, one, route, work
 from sim.worlds import machine, run, times
+from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Buffer, Stream, Transfer, Work
-from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column
 from simgnn.sim.engine.handlers import HANDLERS
 

@@ -7,8 +7,8 @@ from programs.notation import all_pairs, op, program
 from sim.engine_programs import STREAMS, TICK, one, route, work
 from sim.worlds import machine, run, seconds_of_work
 from simgnn.errors import BackendError
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Guard, Transfer
-from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Decision
 
 

@@ -11,8 +11,9 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.numbers import profile_numbers
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Stream, Transfer, Work
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.record.limited_by import LimitedBy
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.limited_by.critical_path import critical_path

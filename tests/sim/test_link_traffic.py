@@ -7,8 +7,9 @@ from programs.notation import op, program
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import machine, run
 from simgnn.hardware.price.machine import Machine
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.record.traffic import LinkTraffic, traffic_by_rank
 from simgnn.sim.link_traffic import traffic_by_link
 from simgnn.sim.simulate import Simulation

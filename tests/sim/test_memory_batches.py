@@ -4,8 +4,9 @@ import numpy as np
 from programs.notation import op, program
 
 from sim.worlds import machine, run
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Op, Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Scratch
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.memory.spans import scratch_bytes

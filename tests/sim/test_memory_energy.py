@@ -10,8 +10,8 @@ from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import PS, machine, run, seconds_of_work
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import parse_profile
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Dependency, Stream, Transfer
-from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Decision
 from simgnn.sim.energy import active_time
 from simgnn.sim.memory.caching_allocator import ROUND_LARGE

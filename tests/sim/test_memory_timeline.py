@@ -6,8 +6,9 @@ from programs.notation import op, program
 
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import machine, run, seconds_of_work
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Stream
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.sim.memory.timeline import always_bytes
 
 GB = 10**9

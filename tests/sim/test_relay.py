@@ -10,8 +10,8 @@ from sim.test_spread import jittery
 from sim.worlds import machine, run, times
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import read_question
+from simgnn.program.calendar import Calendar, Turn
 from simgnn.program.ops import Stream, Transfer
-from simgnn.program.program import Calendar, Turn
 from simgnn.program.sizes import Route
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.one_op import time_op

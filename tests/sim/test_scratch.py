@@ -11,8 +11,9 @@ from simgnn.errors import ProgramError
 from simgnn.experiment.load import load_experiment
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import plan
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Scratch, Term, rows_of
 from simgnn.program.validate import validate
 from simgnn.sim.engine.turn_sizes import Sizes

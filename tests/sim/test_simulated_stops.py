@@ -13,9 +13,10 @@ from sim.test_fast_forward import same
 from sim.worlds import machine, run
 from simgnn.experiment.load import load_experiment
 from simgnn.planner.make_plan import plan
+from simgnn.program.calendar import Calendar
 from simgnn.program.drain_points import Stops, ranks_in_turn
 from simgnn.program.ops import Buffer, Op, Stream, Transfer
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.sim.simulate import Simulation
 from tests.experiment.test_plan_blocks import blocks
 

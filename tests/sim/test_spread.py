@@ -13,8 +13,8 @@ from simgnn.hardware.profile.devices import Curve
 from simgnn.hardware.profile.error_model import error_model
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.hardware.profile.quantities import Bandwidth
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Stream, Transfer, Work
-from simgnn.program.program import Calendar
 from simgnn.program.sizes import Column, Route
 from simgnn.sim.one_op import time_op
 from simgnn.sim.spread.intervals import EPOCHS, QUANTILE, estimate_spread

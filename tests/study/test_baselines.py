@@ -5,8 +5,8 @@ import pytest
 from programs.notation import op, program
 from sim.worlds import machine
 
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Guard, Stream, Transfer
-from simgnn.program.program import Calendar
 from simgnn.study.validate.baselines import Demand, demand, held_out_regression
 
 

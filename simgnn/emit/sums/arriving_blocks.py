@@ -9,8 +9,8 @@ from simgnn.emit.segments import Segments
 from simgnn.emit.sync import Phase
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.ops import ITEM_BYTES, Dependency
-from simgnn.program.program import EVALUATE
 from simgnn.program.sizes import Column, IntArray
 
 LAST_OP = "update/optimize"

@@ -13,8 +13,8 @@ from simgnn.emit.segments import BACKWARD, FORWARD
 from simgnn.emit.sums.arriving_blocks import ArrivingBlocks
 from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind, Segment
-from simgnn.program.program import EVALUATE
 from simgnn.program.sizes import Column, Route, Scratch, Size, rows_of
 
 SCORES = "block_scores"

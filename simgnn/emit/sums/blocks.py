@@ -8,8 +8,8 @@ from simgnn.emit.sums.block_attention import BlockAttention
 from simgnn.emit.sync import Phase
 from simgnn.model import costs
 from simgnn.model.spec import LayerSpec
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind, Segment
-from simgnn.program.program import EVALUATE
 from simgnn.program.sizes import Scratch, Size, rows_of
 
 SCALINGS = {"gcn": "gcn", "sage": "mean", "gin": "sum"}

@@ -6,9 +6,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.program.calendar import Turn
 from simgnn.program.dispatch import Order
 from simgnn.program.ops import Op
-from simgnn.program.program import Program, Template, Turn
+from simgnn.program.program import Program, Template
 
 
 @dataclass(frozen=True, slots=True)

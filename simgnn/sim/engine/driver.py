@@ -17,9 +17,9 @@ import simpy
 from simgnn.errors import BackendError
 from simgnn.hardware.price.machine import Machine
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.calendar import EVALUATE, Turn
 from simgnn.program.dispatch import DONE, Dispatcher, Job, Lane, OpenTurn, Picks
 from simgnn.program.drain_points import Stops, ranks_in_turn
-from simgnn.program.program import EVALUATE, Turn
 from simgnn.sim.clock import FOREVER_PS, too_long
 from simgnn.sim.engine.compiled import Compiled, CompiledOp, CompiledTemplate
 from simgnn.sim.engine.handlers import HANDLERS, Begin, Context

@@ -17,9 +17,10 @@ import numpy as np
 import simpy
 
 from simgnn.errors import ProgramError
+from simgnn.program.calendar import Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, COMPUTE_KINDS, LOCAL_COPY_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Work
-from simgnn.program.program import Program, Turn
+from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.op_prices import Messages, Pricer, Stream

@@ -13,9 +13,9 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import price_messages
 from simgnn.hardware.topology.routes import Route
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.calendar import Turn
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.ops import Work
-from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, to_ps
 from simgnn.sim.engine.compiled import CompiledOp

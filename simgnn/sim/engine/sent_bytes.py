@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.errors import ProgramError
+from simgnn.program.calendar import Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
-from simgnn.program.program import Turn
 from simgnn.program.sizes import IntArray
 from simgnn.record.rundir import TRAFFIC_SCHEMA
 from simgnn.sim.engine.compiled import Compiled, CompiledOp

@@ -10,8 +10,8 @@ import simpy
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import price_messages
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.calendar import Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, PAIRWISE_KINDS, OpKind
-from simgnn.program.program import Turn
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.handlers import copied_bytes, copy_ps, in_host, staged_collective

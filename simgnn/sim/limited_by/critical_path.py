@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.program.calendar import Turn
 from simgnn.program.kinds import GROUP_KINDS, PAIRWISE_KINDS
-from simgnn.program.program import Turn
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.sent_bytes import sent_by
 from simgnn.sim.engine.turn_sizes import Sizes

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.error_model import QUANTILE, error_model
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.calendar import Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS
-from simgnn.program.program import Turn
 from simgnn.record.epoch_kinds import kinds_of, typical
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.turn_sizes import Activity, Sizes

@@ -14,9 +14,9 @@ from simgnn.hardware.price.work import choose_level, features, stand_in_of
 from simgnn.hardware.profile.communication import Collective, LinkType
 from simgnn.hardware.profile.error_model import QUANTILE, combined
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.calendar import Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
-from simgnn.program.program import Turn
 from simgnn.sim.engine.compiled import Compiled, CompiledOp
 from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.engine.sent_bytes import handed_bytes

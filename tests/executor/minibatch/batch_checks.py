@@ -15,7 +15,8 @@ from executor.state.plan import RunPlan
 from simgnn.emit.batches.names import HOT, INPUTS
 from simgnn.graph.graph import Graph
 from simgnn.policies.placement.store import Store
-from simgnn.program.program import EVALUATE, Program
+from simgnn.program.calendar import EVALUATE
+from simgnn.program.program import Program
 from simgnn.record.batches import batch_table, batches_that_differ
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory

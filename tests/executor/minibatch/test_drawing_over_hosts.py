@@ -26,8 +26,9 @@ from simgnn.partition.local.serving import Serving
 from simgnn.partition.partitioners.block_row import random_owner
 from simgnn.policies.batching.sampled import Sampled
 from simgnn.policies.codec.none import Plain
+from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Nature
-from simgnn.program.program import Calendar, Program
+from simgnn.program.program import Program
 from simgnn.program.validate import validate
 from simgnn.sampling.batches.plan import SamplingPlan
 from simgnn.sampling.batches.presample import presample

@@ -14,8 +14,8 @@ import pytest
 from executor.state.plan import RunPlan
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
-from simgnn.program.program import EVALUATE
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.sampling.batches.plan import SamplingPlan

@@ -12,9 +12,10 @@ from executor.state.plan import RunPlan
 from simgnn.analysis.compare import compare_runs
 from simgnn.emit.batches.names import HOT
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE, Store
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Op
-from simgnn.program.program import EVALUATE, Program
+from simgnn.program.program import Program
 from simgnn.program.storage import program_digest
 from simgnn.record.batches import batch_table, batches_that_differ, input_rows
 from simgnn.record.result import Result, read_result, write_result
