@@ -1,6 +1,6 @@
 """Sums over own rows and the halo rows that are drawn in an epoch: sizes, the draw, and the edges that are kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +24,7 @@ from simgnn.emit.drawn_rows import (
 from simgnn.emit.segments import Segments
 from simgnn.emit.sums.halo import HaloNames, HaloSums
 from simgnn.emit.sums.own_first import HALO_EDGES, OwnFirst
-from simgnn.emit.sync import Stage, Sync, emit_plainly
+from simgnn.emit.sync import Phase, Stage, Sync, emit_plainly
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import OpKind, Segment
@@ -173,24 +173,18 @@ class DrawnSums(HaloSums):
         return True
 
     def forward(self, layer: LayerSpec, source: str) -> None:
-        """Emit the arrival of halo rows, then the sums; a schedule that sums own rows first does so meanwhile."""
-        self._in_order(super().forward, layer, source, phase="forward", sums=Segment.SUM_OWN)
+        super().forward(layer, source)
+        self._send_before(layer, "forward", Segment.SUM_OWN)
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
-        """Emit the gradients; those of halo rows travel after, or with such a schedule beside, those of own rows."""
-        sums = Segment.OWN_GRADIENTS if layer.attends else Segment.SUM_OWN
-        self._in_order(super().backward, layer, source, target, phase="backward", sums=sums)
+        super().backward(layer, source, target)
+        self._send_before(layer, "backward", Segment.OWN_GRADIENTS if layer.attends else Segment.SUM_OWN)
 
-    def _in_order(
-        self, emit: Callable[..., None], layer: LayerSpec, *buffers: str, phase: str, sums: Segment
-    ) -> None:  # fmt: skip
+    def _send_before(self, layer: LayerSpec, phase: Phase, sums: Segment) -> None:
+        """Move the sums over own rows behind the message that travels meanwhile; one after the other where they do
+        not overlap, and where the rows of layer 1 have arrived before its product."""
         builder = self.segments.builder
-        if not builder.sums_own_first:
-            with builder.one_by_one():
-                emit(layer, *buffers)
-            return
-        emit(layer, *buffers)
-        if self.moves(layer):  # else the rows of layer 1 have arrived before its product
+        if builder.sums_own_first and self.moves(layer):
             op = f"{phase}/{layer.index}"
             builder.move_behind(self.names.train, f"{op}/{sums}", f"{op}/exchange")
 

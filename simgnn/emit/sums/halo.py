@@ -1,6 +1,7 @@
 """Sums on an edge-cut: a rank owns some vertices and holds all their in-edges; rows of remote sources (the halo)
 arrive before a layer aggregates, and their gradients go back the same way."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +54,10 @@ class HaloSums:
         self.divided = OwnFirst(segments, halo.halo_rows)
 
     def divides(self, layer: LayerSpec) -> bool:
-        """Whether a layer sums own rows and halo rows in an op each."""
-        return self.segments.builder.sums_own_first and self.moves(layer) and self.divided.serves(layer)
+        """Whether a layer sums own rows and halo rows in an op each. Attention does so under every schedule: its sums
+        depend, in the last bit, on where edges are divided."""
+        first = self.segments.builder.sums_own_first or layer.attends
+        return first and self.moves(layer) and self.divided.serves(layer)
 
     def moves(self, layer: LayerSpec) -> bool:
         """Whether the layer's halo rows are exchanged in every epoch."""
@@ -87,7 +90,12 @@ class HaloSums:
         )
 
     def forward(self, layer: LayerSpec, source: str) -> None:
-        """Emit the arrival of halo rows, then the sum of own and halo rows."""
+        """Emit the arrival of halo rows, then the sum of own and halo rows; a schedule that sums own rows first does so
+        meanwhile."""
+        with self._in_turn(layer):
+            self._forward(layer, source)
+
+    def _forward(self, layer: LayerSpec, source: str) -> None:
         halo = self._halo(layer)
         if self.moves(layer):
             self.arrive(layer, source, halo, layer.prepared_width)
@@ -100,7 +108,19 @@ class HaloSums:
             self.segments.aggregate(layer, reads)
 
     def backward(self, layer: LayerSpec, source: str, target: str) -> None:
-        """Emit the gradients of own and halo rows; those of halo rows travel to their owners, who add them."""
+        """Emit the gradients of own and halo rows; those of halo rows travel to their owners, who add them, after those
+        of own rows are there, or with a schedule that sums own rows first beside them."""
+        with self._in_turn(layer):
+            self._backward(layer, source, target)
+
+    def _in_turn(self, layer: LayerSpec) -> AbstractContextManager[None]:
+        """Let divided sums and messages, which do not depend on each other, wait for one another unless the schedule
+        overlaps them. Late rows wait for nothing."""
+        builder = self.segments.builder
+        alone = self.divides(layer) and not builder.sums_own_first and not builder.late
+        return builder.one_by_one() if alone else nullcontext()
+
+    def _backward(self, layer: LayerSpec, source: str, target: str) -> None:
         gradients, writes, halo = {target: source}, [target], self._halo(layer)
         if self.divides(layer):
             self.divided.backward(layer, source, halo, target)
@@ -264,6 +284,9 @@ class HaloSizes:
         return fields
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
+        attends = any(layer.attends for layer in segments.model.layers)
+        if attends and self.fetches_inputs and not segments.builder.sums_own_first:
+            OwnFirst.add_to(segments.builder, self.stats)
         return HaloSums(segments, self.names, transfers.rows(), self.fetches_inputs, rows, fetched_in)
 
     @property

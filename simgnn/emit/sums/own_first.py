@@ -2,7 +2,8 @@
 
 Own rows come first in the order in which a row's sources are added, so that the two ops give what one sum gives, to the
 last bit. Attention is a running softmax as in :mod:`simgnn.emit.sums.block_attention`: weights are relative to the
-greatest score so far, which the halo may raise, so that its sums differ from those of one op by rounding.
+greatest score so far, which the halo may raise, so that its sums differ from those of one op by rounding; it is
+summed in these two ops under every schedule.
 """
 
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ class OwnFirst:
     @staticmethod
     def add_to(builder: ProgramBuilder, stats: PartitionStats) -> None:
         """Add the columns of the numbers of edges to a builder."""
-        from_halo = np.asarray(stats.table("cut_edges", "a schedule that sums own rows first"), dtype=np.int64)
+        from_halo = np.asarray(stats.table("cut_edges", "a sum over own rows, then over halo rows"), dtype=np.int64)
         builder.column(OWN_EDGES.name, stats.edges - from_halo)
         builder.column(HALO_EDGES.name, from_halo)
 

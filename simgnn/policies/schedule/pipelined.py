@@ -8,7 +8,7 @@ from simgnn.program.ops import Nature, Op, Stream
 
 class Pipelined(Schedule):
     """A layer sums own rows before halo rows have arrived, and sends gradients of halo rows before it computes the
-    others. Losses equal those of ``bsp`` to the last bit, with attention up to rounding.
+    others. Losses equal those of ``bsp`` to the last bit.
 
     Where rows are late (a freshness such as ``one-epoch-stale``), a layer has all its rows when it begins, and sums
     them at once. The sums of gradients over ranks then have a stream and a process group of their own: behind late rows
