@@ -32,8 +32,10 @@ from simgnn.program.program import Program
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Scratch, Size, Terms, reverse_of, rows_of
 
 FLOAT = ITEM_BYTES["float64"]
-SORTING_PASSES = 40
-"""What sorting rows by a number costs, in passes over the numbers: assumed, not measured."""
+SORTING_PASSES = 100
+"""What sorting rows by a number once costs, in passes over the numbers: assumed, after torch's stable sort on a CPU."""
+SORTS_OF_SENT, SORTS_OF_RECEIVED = 4, 2
+"""How often rows are sorted to group them; those that are sent also to add up their groups."""
 ASSIGN = "assign"
 """The last epoch of each period, at whose end bits are assigned."""
 BYTES, ARRIVED = "bytes", "arrived"
@@ -78,10 +80,13 @@ class UnequalTransfer:
             builder.buffer(self._name(f"bytes_{way}"), Column(f"{pairs}/{end}"), 1, "int64", space="host")
             for way, end in (("out", "leaving"), ("in", "arriving"))
         ]
-        shape, coding = (sync.width, builder.dtype), self.codec.at(self.most_bits)  # priced as if all had the most
+        # priced as if all rows had the most bits and were divided by their bits, as they are after the first assignment
+        shape, coding = (sync.width, builder.dtype), self.codec.at(self.most_bits)
+        dividing = [builder.row_work("gather", count, sync.width) for count in (stage.leaving, stage.arriving)]
         self._act(
             sync.templates, "encode", OpKind.ENCODE, EncodeUnequal, [stage.packed, *self.bits], [coded, *told],
-            coding.encode_work(stage.leaving, *shape), coding.encode_scratch(stage.leaving, *shape), stage.route,
+            (dividing[0], *coding.encode_work(stage.leaving, *shape)), coding.encode_scratch(stage.leaving, *shape),
+            stage.route,
         )  # fmt: skip
         name = self._name(BYTES)
         if name not in builder.routes:
@@ -93,7 +98,7 @@ class UnequalTransfer:
         )  # fmt: skip
         self._act(
             sync.templates, "decode", OpKind.DECODE, DecodeUnequal, [arrived, self.bits[1]], [receive],
-            coding.decode_work(stage.arriving, *shape), (), stage.route,
+            (*coding.decode_work(stage.arriving, *shape), dividing[1]), (), stage.route,
         )  # fmt: skip
 
     # -- epochs of their own ---------------------------------------------------------------------------------------
@@ -133,7 +138,7 @@ class UnequalTransfer:
         shape: dict[str, str | int | float] = {"width": self.sync.width, "dtype": builder.dtype}
         self._act(
             self.assign, "trace", OpKind.SELECT, TraceRanges, [*ends, *weights], [*group, told_to, own],
-            tuple(self._sort_work(count) for count in (stage.leaving, stage.arriving)),
+            (self._sort_work(stage.leaving, SORTS_OF_SENT), self._sort_work(stage.arriving, SORTS_OF_RECEIVED)),
             (*rows_of(stage.leaving, 6 * FLOAT), *rows_of(stage.arriving, 6 * FLOAT)), stage.route, shape,
         )  # fmt: skip
         self._control(self.assign, "collect", self._name("groups"), told_to, collected, STATED * FLOAT)
@@ -147,9 +152,9 @@ class UnequalTransfer:
             tuple(builder.row_work("gather", count, 1) for count in (stage.leaving, stage.arriving)), (), stage.route,
         )  # fmt: skip
 
-    def _sort_work(self, rows: Size) -> Work:
-        """The work of sorting rows by a number."""
-        return Work("elementwise", {"rows": rows, "width": 1, "passes": SORTING_PASSES, "item_bytes": FLOAT})
+    def _sort_work(self, rows: Size, times: int = 1) -> Work:
+        """The work of sorting rows by a number so many times."""
+        return Work("elementwise", {"rows": rows, "width": 1, "passes": times * SORTING_PASSES, "item_bytes": FLOAT})
 
     # -- names and sizes -------------------------------------------------------------------------------------------
 
