@@ -7,6 +7,8 @@ import pyarrow.compute as pc
 import pytest
 
 from simgnn.cli.main import invoke
+from simgnn.errors import ConfigError
+from simgnn.experiment.load import load_experiment
 from simgnn.record.result import STATED_DECISIONS, read_result
 from simgnn.record.rundir import RunDirectory, read_table
 from tests.golden.cases import COMMON, HARDWARE
@@ -67,6 +69,14 @@ def test_what_means_nothing_is_rejected(
     assert invoke(["simulate", "adaqp", *HERE, *stated(*settings), "--out", str(out)]) == 2
     assert key in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize(("system", "key"), [("distdgl", "codec.kind"), ("cagnet", "codec.bits")])
+def test_one_fault_is_named_once(system: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(system, ["codec.kind=stochastic", "codec.bits=adaptive"])
+    (problem,) = caught.value.problems
+    assert f"{key}: " in problem
 
 
 def test_a_record_goes_on_only_after_a_whole_period_of_assigned_bits(
