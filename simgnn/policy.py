@@ -328,6 +328,11 @@ class Codec(CodecTraits, ABC):
         """Messages about options that have no effect in a program."""
         return []
 
+    def scheduled(self, program: Any, epochs: int) -> Mapping[str, IntArray]:
+        """Decisions of a run of so many epochs that the codec alone determines, in the form of :meth:`assumed`; a
+        simulation needs no record of them. By default none."""
+        return {}
+
     def assumed(self, program: Any, epochs: int) -> Mapping[str, IntArray]:
         """Decisions of a run as options state them, for simulations without a record: int64 [P, epochs, 1], or by pair
         of ranks [P, P, epochs, 1], by name. Empty: no option states them."""

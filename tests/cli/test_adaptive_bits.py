@@ -44,6 +44,20 @@ def test_a_prediction_needs_a_record_or_stated_bits(tmp_path: Path, capsys: pyte
     assert sent["2"] < sent["8"]
 
 
+def test_a_run_within_the_first_period_needs_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here, sent = [*stated(*PLACE), "--hardware", str(HARDWARE), "--ranks", "2"], []  # 6 epochs
+    for name, settings in (("adaptive", ["codec.assign_period=6"]), ("fixed", ["codec.bits=8"])):
+        out = tmp_path / name
+        assert invoke(["simulate", "adaqp", *here, *stated(*settings), "--out", str(out)]) == 0
+        result = read_result(RunDirectory(out).result)
+        assert STATED_DECISIONS not in result.assumed
+        sent.append((result.bytes_sent, result.bytes_sent_first_epoch))
+    assert sent[0] == sent[1], "all rows have 8 bits"
+    capsys.readouterr()
+    assert invoke(["simulate", "adaqp", *here, *stated("codec.assign_period=5")]) == 2
+    assert "depends on values that only training produces" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
