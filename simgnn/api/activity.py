@@ -21,7 +21,7 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.planner.directory import differences
-from simgnn.planner.prepare import Prepared
+from simgnn.planner.prepare import STATISTICS, Prepared
 from simgnn.policy import Policy
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
@@ -30,6 +30,11 @@ from simgnn.record.result import Accuracy
 from simgnn.tomlfile import leaves
 
 RECORDED = "runs/recorded"
+GRAPH = "GRAPH"
+COUNTED_FROM = (
+    f", on the graph that the statistics were counted from or on a smaller one like it ({GRAPH}: statistics can be "
+    "simulated, not trained on),"
+)
 ELSEWHERE = "the accuracy of {} is that of training on another partition ({} ranks), on which what is learned depends"
 UNNAMED = (
     "the statistics file does not say which partition it was counted from (it was written by hand or by an earlier "
@@ -104,11 +109,14 @@ def _without_record(experiment: Experiment, wanted: Sequence[str], command: Sequ
     """Return the message for decisions that need a record."""
     codec, deciding = experiment.codec, deciding_policy(experiment)
     option = f", or state the outcome: {codec.decides}" if codec.decides else ""
+    words, where = [*(command or ("simgnn", "run", experiment.name))], ""
+    if experiment.graph.source.startswith(STATISTICS):
+        words, where = [*words, "--set", f"graph.source={GRAPH}"], COUNTED_FROM
     return (
         f"{deciding.slot}.kind = '{deciding.label}': what is sent ('{wanted[0]}' and {len(wanted) - 1} more decisions) "
-        f"depends on values that only training produces. Record it once with "
-        f"`{shlex.join([*(command or ('simgnn', 'run', experiment.name)), '--out', RECORDED])}` (other numbers of "
-        f"ranks serve, too, but what they send then is an estimate), then add `--activity {RECORDED}`{option}."
+        f"depends on values that only training produces. Record it once{where} with "
+        f"`{shlex.join([*words, '--out', RECORDED])}` (other numbers of ranks serve, too, but what they send then is "
+        f"an estimate), then add `--activity {RECORDED}`{option}."
     )
 
 

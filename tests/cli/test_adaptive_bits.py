@@ -1,5 +1,8 @@
 """AdaQP on the command line: predictions with a record, with stated bits and with neither; what is rejected."""
 
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,6 +59,28 @@ def test_a_run_within_the_first_period_needs_no_record(tmp_path: Path, capsys: p
     capsys.readouterr()
     assert invoke(["simulate", "adaqp", *here, *stated("codec.assign_period=5")]) == 2
     assert "depends on values that only training produces" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("forked_ranks")
+def test_statistics_are_told_a_command_that_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["partition", "adaqp", "--ranks", "2", *SETTINGS, "--stats", "stats.toml"]) == 0
+    others = stated(*(setting for setting in PLACE if not setting.startswith("graph.")), PERIOD, GROUP)
+    here = ["simulate", "adaqp", "--ranks", "2", *others, "--set", "graph.source=stats:stats.toml"]
+    here += ["--hardware", str(HARDWARE), "--json"]
+    capsys.readouterr()
+    assert invoke(here) == 2
+    (command,) = re.findall("`simgnn (run [^`]*)`", capsys.readouterr().err)
+    assert "stats.toml" not in command
+    words = shlex.split(command.replace("graph.source=GRAPH", "graph.source=synthetic:communities"))
+    assert invoke([*words, *stated(*(setting for setting in PLACE if setting.startswith("graph.")))]) == 0
+    capsys.readouterr()
+    assert invoke([*here, "--activity", "runs/recorded"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    run = read_result(RunDirectory(Path("runs/recorded")).result)
+    assert (told["transferred"], told["bytes_sent"]) == (False, run.bytes_sent), "of the graph that was counted"
 
 
 @pytest.mark.parametrize(
