@@ -169,6 +169,11 @@ class Policy(BaseModel):
         """Whether ranks call it while they train."""
         return bool(self.actions)
 
+    @property
+    def evaluates_apart(self) -> bool:
+        """Whether evaluations read other rows than training because of it, so that they add transfers to a run."""
+        return False
+
     def refuses(self, choices: "Choices") -> Iterator["Refusal"]:
         """Yield the combinations with other choices that have no meaning, judged by the traits of those choices."""
         yield from ()
@@ -276,6 +281,11 @@ class CodecTraits(Serving):
     def acts(self) -> bool:
         """Always true, since every action holds the codec."""
         return True
+
+    @property
+    def evaluates_apart(self) -> bool:
+        """Rows of evaluations travel as they are."""
+        return self.encodes
 
     @property
     def keeps_exact_rows(self) -> bool:
@@ -544,8 +554,13 @@ class FreshnessTraits(Serving):
 
     @property
     def evaluates_apart(self) -> bool:
-        """Whether evaluations read other rows than training, so that they add transfers to a run."""
-        return self.late or self.draws_rows
+        """Evaluations are exact."""
+        return not self.exact
+
+    @property
+    def acts(self) -> bool:
+        """Also true where results of a run must say what an evaluation costs."""
+        return self.evaluates_apart or super().acts
 
     @property
     def holds_inputs(self) -> bool:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,6 @@ from executor.recording.side_records import merged_records
 from executor.recording.trace import LATEST, read_parts
 from executor.state.plan import RunPlan
 from executor.world.member import group_ids
-from simgnn.policy import FreshnessTraits
 from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.program import Program
@@ -155,8 +154,7 @@ def write_report(
 
 def _evaluation_cost(plan: RunPlan, trace: pa.Table) -> EvaluationCost | None:
     """What an evaluation between epochs would have cost, if it reads other rows than training and none took place."""
-    freshness = cast("FreshnessTraits | None", plan.policies.get("freshness"))
-    if freshness is None or not freshness.evaluates_apart or plan.train["eval_every"]:
+    if plan.train["eval_every"] or not any(policy.evaluates_apart for policy in plan.policies.values()):
         return None
     columns = {name: trace[name].to_numpy() for name in ("epoch", "step", "issued_s", "ended_s")}
     return EvaluationCost(evaluate_s=evaluation_s(columns), drain_s=None)

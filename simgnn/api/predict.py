@@ -170,7 +170,8 @@ def predict(
             )
     result = _result(prepared, chosen, machine, simulation, spread, found)
     evaluation = None
-    if experiment.freshness.evaluates_apart and not experiment.train.eval_every and simulation.status == "ok":
+    apart = any(getattr(experiment, slot).evaluates_apart for slot in SLOTS)
+    if apart and not experiment.train.eval_every and simulation.status == "ok":
         evaluation = _evaluation_cost(experiment, simulation, _simulation_of(prepared, found, threads, 1), machine)
     result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation})
     return Prediction(result, None, prepared, chosen, simulation, spread)
@@ -181,7 +182,7 @@ def _evaluation_cost(
 ) -> EvaluationCost:
     """Compare a few epochs, which `again` simulates with an evaluation after each, with those of a simulation."""
     calendar, epochs = simulation.program.calendar, min(EVALUATED_EPOCHS, experiment.train.epochs)
-    if calendar.cycles:  # all kinds of epochs that were simulated
+    if calendar.cycles and experiment.freshness.late:  # waits depend on the kind of epoch: all that were simulated
         epochs = max(epochs, min(calendar.period + 1, len(simulation.epoch_s)))
     often = again.simulate(machine, epochs)
     longer_s = max(often.epoch_s_median - simulation.epoch_s_median, 0.0)

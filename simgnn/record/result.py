@@ -197,7 +197,7 @@ class Result(_Table):
     accuracy: list[Accuracy] | None = None
     # what `accuracy` holds; micro_f1 where vertices have several labels
     accuracy_metric: Literal["accuracy", "micro_f1"] = "accuracy"
-    evaluation: EvaluationCost | None = None  # where rows travel late and nothing is evaluated before the last epoch
+    evaluation: EvaluationCost | None = None  # where they read other rows than training, and none came between epochs
     early_stop: EarlyStop | None = None  # of a run that ended by train.patience; `epochs` then counts trained ones
     # of a prediction: what a recorded run reached, at the predicted ends of its epochs
     time_to_accuracy: list[TimedAccuracy] | None = None

@@ -42,6 +42,8 @@ def test_a_prediction_needs_a_record_or_stated_bits(tmp_path: Path, capsys: pyte
         assert invoke(["simulate", "adaqp", "--ranks", "2", *HERE, *arguments]) == 0
         result = read_result(RunDirectory(tmp_path / bits).result)
         assert STATED_DECISIONS in result.assumed
+        assert result.evaluation is not None
+        assert result.evaluation.drain_s is None
         assert "assumed: how much is sent" in capsys.readouterr().err
         sent[bits] = result.bytes_sent[0][1]
     assert sent["2"] < sent["8"]
@@ -143,6 +145,7 @@ def test_a_record_goes_on_only_after_a_whole_period_of_assigned_bits(
         [_sent_in(table, epoch) for epoch in range(epochs)] for table, epochs in zip(tables, (4, 9), strict=True)
     )
     assert found[:4] == recorded
+    assert all(read_result(RunDirectory(folder).result).evaluation is not None for folder in (run, predicted))
     assert recorded[2] < recorded[1], "8 bits until the first assignment"
     assert found[4:] == pytest.approx([sum(recorded[2:]) / 2] * 5, abs=8)
     short = tmp_path / "short"
