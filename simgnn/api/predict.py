@@ -27,7 +27,7 @@ from simgnn.program.program import Program
 from simgnn.progress import Progress
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
-from simgnn.record.epoch_kinds import described_kinds, kinds_of, typical
+from simgnn.record.epoch_kinds import kinds_of, typical
 from simgnn.record.result import (
     STATED_DECISIONS,
     WEIGHTED_SUMS,
@@ -40,7 +40,7 @@ from simgnn.record.result import (
     write_result,
 )
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
-from simgnn.record.summary import buffer_bytes, evaluation_s
+from simgnn.record.summary import buffer_bytes, described_kinds, evaluation_s
 from simgnn.record.traffic import traffic_by_rank
 from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto

@@ -172,8 +172,8 @@ class Result(_Table):
     jitter: JitterCorrection | None = None
     limited_by: LimitedBy | None = None  # of a prediction that fits into memory
     per_rank: list[RankTimes] = []
-    # first and last epoch, from 0, of those whose mean bytes and messages are recorded (simgnn.record.summary); null in
-    # results of earlier versions, which recorded the last epoch alone
+    # first and last epoch, from 0, of those whose mean bytes and messages are recorded (simgnn.record.summary), of each
+    # of `epoch_kinds` as often as in a period; null in results of earlier versions, which recorded the last epoch alone
     payload_epochs: tuple[int, int] | None = None
     traffic: Traffic | None = None  # bytes between ranks, by one definition for all systems; null for a failed run
     bytes_sent: list[list[float]] = []  # [P][P] payload of messages, mean of payload_epochs

@@ -37,15 +37,17 @@ def percent(value: float | None) -> str:
 
 
 def traffic_bytes(result: Result) -> float | None:
-    """Return the bytes that all ranks send to one another per epoch, in the mean of the result's payload epochs. None
-    for a failed run, whose ranks did not report what they sent."""
+    """Return the bytes that all ranks send to one another per epoch, in the mean of the result's payload epochs (where
+    epochs differ, in that of a period). None for a failed run, whose ranks did not report what they sent."""
     return None if result.traffic is None else sum(result.traffic.total)
 
 
 def traffic_name(result: Result) -> str:
-    """Return a label for :func:`traffic_bytes` that states its epochs, counted from 1."""
+    """Return a label for :func:`traffic_bytes` that states its epochs, counted from 1, or the period of their kinds."""
     if result.payload_epochs is None:
         return "traffic between ranks"
+    if len(result.epoch_kinds) > 1:
+        return f"traffic, mean of {result.epoch_kinds[0].period}"
     first, last = (epoch + 1 for epoch in result.payload_epochs)
     return f"traffic of epoch {first}" if first == last else f"traffic, mean of epochs {first} to {last}"
 
