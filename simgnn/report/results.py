@@ -6,7 +6,7 @@ from typing import Any
 from simgnn.program.calendar import STEADY
 from simgnn.record.energy import PART_NAMES, describe
 from simgnn.record.memory import Place, fullest_memory
-from simgnn.record.result import EpochKind, Result
+from simgnn.record.result import EpochKind, RankTimes, Result
 from simgnn.record.traffic import LinkTraffic
 from simgnn.units import readable_bytes
 
@@ -71,7 +71,18 @@ def _carried(one: LinkTraffic) -> str:
 
 def communication_s(result: Result) -> float | None:
     """Return the seconds of communication that the slowest rank cannot hide behind computing."""
-    return max((rank.comm_exposed_s for rank in result.per_rank), default=None)
+    slowest = _most_exposed(result)
+    return None if slowest is None else slowest.comm_exposed_s
+
+
+def communication_total_s(result: Result) -> float | None:
+    """Return the seconds of all communication of the same rank: waiting and transfers, hidden or not."""
+    slowest = _most_exposed(result)
+    return None if slowest is None else slowest.wait_s + slowest.comm_total_s
+
+
+def _most_exposed(result: Result) -> RankTimes | None:
+    return max(result.per_rank, key=lambda rank: rank.comm_exposed_s, default=None)
 
 
 def memory_bytes(result: Result) -> int | None:
@@ -145,6 +156,7 @@ def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
         ("communicating while nothing computes, slowest rank", seconds(communication_s(result))),
+        ("waiting and communicating in all, the same rank", seconds(communication_total_s(result))),
         *traffic_lines(result),
         *memory_lines(result, verbose),
         *((name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in energy),
@@ -202,6 +214,7 @@ def figures(result: Result) -> list[dict[str, Any]]:
             "epoch_high_s": high,
             "labels": "; ".join(_labels(result)),
             "communication_s": communication_s(result),
+            "communication_total_s": communication_total_s(result),
             "traffic_bytes": traffic_bytes(result),
             "memory_bytes": None if peak is None else peak.peak_bytes,
             "capacity_bytes": None if peak is None else peak.capacity_bytes,
