@@ -50,7 +50,8 @@ class BackendError(SimgnnError):
 
 
 class PolicyError(BackendError):
-    """Raised where a policy cannot go on; the executor adds rank, epoch and op. Before the run the exit status is 2."""
+    """Raised where a policy cannot go on; the executor adds rank, epoch and op. Before the run the exit status is 2,
+    and in it for rows that have no code."""
 
     @classmethod
     def returned(cls, policy: object, method: str, got: str, expected: str) -> Self:

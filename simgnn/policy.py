@@ -37,7 +37,10 @@ Resource = TypeVar("Resource")
 
 
 class RefusedRowsError(PolicyError):
-    """Raised by a policy for rows that it cannot work on. ``row``: the first of them; -1: not known."""
+    """Raised by a policy for rows that it cannot work on. ``row``: the first of them; -1: not known. It ends a run as
+    bad input does."""
+
+    exit_status = 2
 
     def __init__(self, message: str, row: int = -1) -> None:
         super().__init__(message)
@@ -102,7 +105,7 @@ class PolicyContext:
     ``rows_of``: the local rows that another route of the program names. ``resources``: what the executor holds for
     policies, by type; see :meth:`resource`. ``memo``: see :meth:`derived`. ``guards``: the decisions by which ops of
     this turn run or not. ``hosts`` [P]: the host of each rank. ``vertex_of``: the vertex in the graph of
-    a row that is sent, by its place in wire order, where the executor knows it.
+    a row that is sent, by the name that :meth:`Codec.encode` gets, where the executor knows it.
     """
 
     seed: int
@@ -169,6 +172,11 @@ class Policy(BaseModel):
         """Whether ranks call it while they train."""
         return bool(self.actions)
 
+    @property
+    def evaluates_apart(self) -> bool:
+        """Whether evaluations read other rows than training because of it, so that they add transfers to a run."""
+        return False
+
     def refuses(self, choices: "Choices") -> Iterator["Refusal"]:
         """Yield the combinations with other choices that have no meaning, judged by the traits of those choices."""
         yield from ()
@@ -225,18 +233,19 @@ class EncodeRows(Action["Codec"]):
         xp, names = array_namespace(rows), context.gathered if listed is None else listed
         if names is None:
             names = xp.arange(rows.shape[0], dtype=xp.int64, device=device(rows))
-        try:
-            return (encoded(self.owner, context, rows, names),)
-        except RefusedRowsError as error:
-            raise placed(error, context, error.row) from error
+        return (encoded(self.owner, context, rows, names),)
 
 
-def placed(error: RefusedRowsError, context: PolicyContext, row: int) -> RefusedRowsError:
-    """Return the error with the rank, the layer and the vertex of a ``row`` that is sent, counted in wire order."""
-    vertex = None if row < 0 or context.vertex_of is None else context.vertex_of(row)
+def placed(error: RefusedRowsError, context: PolicyContext, names: Array) -> RefusedRowsError:
+    """Return the error with the rank, the layer and the vertex of the row. ``names`` int64 [n]: of all rows that were
+    to be encoded, see :meth:`Codec.encode`."""
+    find = context.vertex_of
+    vertex = None if error.row < 0 or find is None else find(int(names[error.row]))
     of = "a row" if vertex is None else f"the row of vertex {vertex}"
     what = "gradients" if context.phase == "backward" else "values"
-    return RefusedRowsError(f"rank {context.rank}, layer {context.layer}: {of} ({what}) has no code: {error}", row)
+    return RefusedRowsError(
+        f"rank {context.rank}, layer {context.layer}: {of} ({what}) has no code: {error}", error.row
+    )
 
 
 class DecodeRows(Action["Codec"]):
@@ -278,6 +287,11 @@ class CodecTraits(Serving):
         return True
 
     @property
+    def evaluates_apart(self) -> bool:
+        """Rows of evaluations travel as they are."""
+        return self.encodes
+
+    @property
     def keeps_exact_rows(self) -> bool:
         """Whether a sender's cache holds the rows themselves, not what receivers decode."""
         return False
@@ -295,7 +309,8 @@ class Codec(CodecTraits, ABC):
     @abstractmethod
     def encode(self, context: PolicyContext, rows: Array, names: Array) -> Array:
         """Bytes that travel for rows [n, F] of a floating-point type: uint8 [n, row_bytes]. ``names`` int64 [n] tell
-        rows apart on this rank. Raises :class:`RefusedRowsError` for rows that have no code."""
+        rows apart on this rank: its local rows, or the places in wire order of rows that are not its own. Raises
+        :class:`RefusedRowsError` for rows that have no code."""
 
     @abstractmethod
     def decode(self, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
@@ -328,6 +343,11 @@ class Codec(CodecTraits, ABC):
         """Messages about options that have no effect in a program."""
         return []
 
+    def scheduled(self, program: Any, epochs: int) -> Mapping[str, IntArray]:
+        """Decisions of a run of so many epochs that the codec alone determines, in the form of :meth:`assumed`; a
+        simulation needs no record of them. By default none."""
+        return {}
+
     def assumed(self, program: Any, epochs: int) -> Mapping[str, IntArray]:
         """Decisions of a run as options state them, for simulations without a record: int64 [P, epochs, 1], or by pair
         of ranks [P, P, epochs, 1], by name. Empty: no option states them."""
@@ -359,10 +379,15 @@ def expect_whole(owner: object, method: str, found: Any, least: int, most: int =
 
 
 def encoded(codec: Codec, context: PolicyContext, rows: Array, names: Array) -> Array:
-    """Encode rows with ``codec``. Raises :class:`PolicyError` for a result of another shape or type."""
+    """Encode rows with ``codec``. Raises :class:`PolicyError` for a result of another shape or type, and
+    :class:`RefusedRowsError`, with the place of the row, for rows that have no code."""
     codec = codec.in_epochs(codec.epochs.names(context.epoch))
     row_bytes = row_bytes_of(codec, rows.shape[1], _dtype(rows))
-    return expect(codec, "encode", codec.encode(context, rows, names), (rows.shape[0], row_bytes), "uint8", rows)
+    try:
+        packed = codec.encode(context, rows, names)
+    except RefusedRowsError as error:
+        raise placed(error, context, names) from error
+    return expect(codec, "encode", packed, (rows.shape[0], row_bytes), "uint8", rows)
 
 
 def decoded(codec: Codec, context: PolicyContext, packed: Array, width: int, dtype: str) -> Array:
@@ -539,8 +564,13 @@ class FreshnessTraits(Serving):
 
     @property
     def evaluates_apart(self) -> bool:
-        """Whether evaluations read other rows than training, so that they add transfers to a run."""
-        return self.late or self.draws_rows
+        """Evaluations are exact."""
+        return not self.exact
+
+    @property
+    def acts(self) -> bool:
+        """Also true where results of a run must say what an evaluation costs."""
+        return self.evaluates_apart or super().acts
 
     @property
     def holds_inputs(self) -> bool:

@@ -50,14 +50,14 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
     if seats is None and "--resume" in arguments:
         RunDirectory(root).check_outside_testbeds()
     status, reason = run_plan(plan, [sys.executable, "-P", "-m", "executor", "run", str(root), *arguments], seats)
-    if status == 1:
+    if status == 1 or (status == 2 and _has_bad_rows(plan)):
         _report_failure(plan, reason)
     return status
 
 
 def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None = None) -> tuple[int, str]:
     """Run ``command`` once for each rank of a plan; return the exit status and, if ranks failed, the reason, which is
-    printed. The status is 2 for wrong input, with which nothing ran."""
+    printed. The status is 2 for wrong input, with which nothing ran, and for rows that a policy cannot work on."""
     with writing(plan.trace):
         plan.trace.mkdir(exist_ok=True)
         clear_failures(plan.trace)
@@ -78,7 +78,8 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
             reason = _reason(plan, running, first)
             print(f"executor: error: {reason}", file=sys.stderr, flush=True)
             statuses = [process.poll() for process in running]
-        return (2 if 2 in statuses and not _gone(plan) else 1), reason
+            wrong = 2 in statuses or _has_bad_rows(plan)
+        return (2 if wrong and not _gone(plan) else 1), reason
     except KeyboardInterrupt:
         return INTERRUPTED, ""
     finally:
@@ -186,7 +187,7 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
     """Return why the run ended: the cause that a rank reports, else which rank was killed or ended without a report,
     else which rank lost contact. ``first``: ranks that failed before all others."""
     notes = read_failures(plan.trace)
-    causes = [note.message for note in notes if note.kind == "cause"]
+    causes = [note.message for note in notes if note.kind != "lost-peer"]
     codes = [process.poll() for process in running]
     if NO_STORAGE in codes or _gone(plan):
         cause = causes[0] if causes else storage_fault(plan.root)
@@ -214,6 +215,11 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
     if silent:
         return f"{notes[0].message}; rank {silent[0]} did not answer. {remedy(plan.checkpoints)}"
     return notes[0].message
+
+
+def _has_bad_rows(plan: RunPlan) -> bool:
+    """Return whether a rank reports rows that a policy cannot work on, met while the run trained."""
+    return any(note.kind == "bad-rows" for note in read_failures(plan.trace))
 
 
 def _gone(plan: RunPlan) -> bool:

@@ -1,6 +1,8 @@
 """Assemble a rank's data from the run's plan: its part of the graph, model, optimizer, buffers and routes."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -20,15 +22,15 @@ from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.batches.on_rank import Functions, carried_out
 from simgnn.emit.bit_widths.weights import HaloWeights
-from simgnn.emit.drawn_rows import KeepEdges
+from simgnn.emit.drawn_rows import DrawsRows, KeepEdges
 from simgnn.emit.sums.drawn import EDGES
 from simgnn.errors import BackendError
 from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.local.shards import Shard
 from simgnn.partition.local.vertex_cut import RankGraph
-from simgnn.policy import Array, PolicyContext
+from simgnn.policy import Array, FreshnessTraits, PolicyContext
 from simgnn.program.program import Program
-from simgnn.program.sizes import Column
+from simgnn.program.sizes import Column, IntArray
 
 
 def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle]) -> Callable[[], RankContext]:
@@ -52,9 +54,8 @@ def _full_graph_context(
     )
     network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, task.feature_mean)
     optimizer = FlatOptimizer(network.layers, plan.train)
-    weights, vertices = {}, None
+    weights = {}
     if isinstance(local, LocalGraph):
-        vertices = Vertices(local.vertices, local.halo)
         weights[HaloWeights] = EdgeWeights(local, plan.ranks, lambda: network.adjacency, network.scaling_of)
     constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
     if VERTICES in program.buffers:
@@ -72,10 +73,27 @@ def _full_graph_context(
         optimizer=optimizer,
         blocks=_blocks(plan, world, dtype),
         resources={**edges_kept(network, program), **weights},
-        vertices=vertices,
+        vertices=vertices_of(plan, local),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
     )
+
+
+def vertices_of(plan: RunPlan, local: RankGraph) -> Vertices:
+    """Return the vertices of a rank's rows, for messages to users."""
+    if not isinstance(local, LocalGraph):
+        return Vertices(local.vertices)
+    received = np.zeros(plan.ranks, dtype=np.int64)
+    for owner, rows in local.receive.items():
+        received[owner] = rows.stop - rows.start
+    freshness, drawn = cast("FreshnessTraits | None", plan.policies.get("freshness")), None
+    if freshness is not None and freshness.draws_rows:
+        drawn = partial(_drawn, cast(DrawsRows, freshness), plan.seed, local.rank, received)
+    return Vertices(local.vertices, local.halo, tuple(received.tolist()), drawn)
+
+
+def _drawn(policy: DrawsRows, seed: int, rank: int, received: IntArray, epoch: int) -> IntArray:
+    return policy.arriving(seed, epoch, rank, received).places
 
 
 def edges_kept(network: LayerNetwork, program: Program) -> Functions:

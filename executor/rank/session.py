@@ -125,7 +125,7 @@ class Session:
         self.rates = LearningRates(plan.train, self.history.loss_of, self._validation_of)
         self.model: TrainedModel | None = None
         self.context = make_context()
-        counted = payload_epochs(plan.epochs)
+        counted = payload_epochs(plan.epochs, plan.program.calendar)
         last = range(counted.stop, plan.epochs)
         self.context.apart = {FIRST: Apart(range(1)), TOLD: Apart(counted), LAST: Apart(last)}
         # a user's layers may draw from torch's generator: differently on each rank, alike in every run

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import simgnn
 from executor.recording.disk import StorageError, storage_fault
 from simgnn.errors import BackendError, SimgnnError
-from simgnn.policy import Policy, PolicyError
+from simgnn.policy import Policy, PolicyError, RefusedRowsError
 from simgnn.record.rundir import RunDirectory
 from simgnn.registry import file_of
 from simgnn.tomlfile import write_atomically
@@ -24,7 +24,7 @@ OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
 """Names of the out-of-memory errors of Python, torch and NumPy, recognised without loading torch."""
 STORE_ERROR = "DistStoreError"
 """Name of torch's error where ranks cannot use the file through which they meet, recognised without loading torch."""
-Kind = Literal["cause", "lost-peer"]
+Kind = Literal["cause", "bad-rows", "lost-peer"]
 
 
 class Note(NamedTuple):
@@ -37,6 +37,12 @@ class Note(NamedTuple):
 
 class LostPeerError(BackendError):
     """Raised when a collective fails because another rank is gone or silent: a consequence, not the cause."""
+
+
+class BadRowsError(BackendError):
+    """Raised where rows of a run have values that a policy cannot work on: the run ends as with other bad input."""
+
+    exit_status = 2
 
 
 class NonFiniteError(BackendError):
@@ -65,9 +71,8 @@ def failure_of(where: str, error: BaseException, passes: type[BaseException] = E
     unplaced = isinstance(error, passes) and not own and not isinstance(error, PolicyError)
     if unplaced or isinstance(error, KeyboardInterrupt):
         return error
-    return BackendError(
-        f"{where}: {error if isinstance(error, SimgnnError) else f'{type(error).__name__}: {message}'}{own}"
-    )
+    kind = BadRowsError if isinstance(error, RefusedRowsError) else BackendError
+    return kind(f"{where}: {error if isinstance(error, SimgnnError) else f'{type(error).__name__}: {message}'}{own}")
 
 
 def explained(root: Path, error: BaseException, launched: bool = False) -> BaseException:
@@ -102,7 +107,8 @@ def _policy_folders(base: type[Any]) -> set[Path]:
 
 def write_failure(folder: Path, rank: int, error: BaseException) -> None:
     """Write a :class:`Note` of an error for the launcher, unless the disk is full: then the exit status says that."""
-    kind: Kind = "lost-peer" if isinstance(error, LostPeerError) else "cause"
+    bad_rows = isinstance(error, BadRowsError)
+    kind: Kind = "lost-peer" if isinstance(error, LostPeerError) else "bad-rows" if bad_rows else "cause"
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
         write_atomically(folder / f"rank-{rank}.failure.json", json.dumps(Note(rank, kind, str(error))._asdict()))
@@ -111,7 +117,7 @@ def write_failure(folder: Path, rank: int, error: BaseException) -> None:
 def read_failures(folder: Path) -> list[Note]:
     """Return the notes of all ranks, causes first."""
     notes = [Note(**json.loads(path.read_text())) for path in sorted(folder.glob("rank-*.failure.json"))]
-    return sorted(notes, key=lambda note: note.kind != "cause")
+    return sorted(notes, key=lambda note: note.kind == "lost-peer")
 
 
 def clear_failures(folder: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,19 +16,19 @@ from executor.recording.side_records import merged_records
 from executor.recording.trace import LATEST, read_parts
 from executor.state.plan import RunPlan
 from executor.world.member import group_ids
-from simgnn.policy import FreshnessTraits
 from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.program import Program
 from simgnn.record.activity import decisions_in
 from simgnn.record.batches import batch_table, batches_that_differ, draws_batches, input_rows
 from simgnn.record.energy import sum_of
-from simgnn.record.epoch_kinds import described_kinds, typical_s
+from simgnn.record.epoch_kinds import Alike, kinds_among, typical_s
 from simgnn.record.result import EarlyStop, EvaluationCost, Result, environment, versions, write_result
 from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
 from simgnn.record.summary import (
     Columns,
     buffer_bytes,
+    described_kinds,
     epoch_windows,
     evaluation_s,
     payload_epochs,
@@ -104,9 +104,10 @@ def write_report(
     columns = Columns.of(trace, program)
     windows = epoch_windows(columns)
     seconds = (windows[:, 1] - windows[:, 0]).tolist()
-    counted = payload_epochs(len(seconds))
+    counted = payload_epochs(len(seconds), program.calendar)
     if ended is not None:  # its last epoch sent as much as those before, which was counted
         counted = range(counted.start, len(seconds))
+    kinds = kinds_among(program.calendar, counted)
     # from the first issue of the run to its last end, evaluations included
     span = (pc.min(trace["issued_s"]).as_py(), pc.max(trace["ended_s"]).as_py())
     energy = energy_figures(plan.trace, ranks, span, windows) if whole else []
@@ -130,11 +131,11 @@ def write_report(
         per_rank=rank_times(columns, ranks, program.calendar) if seconds else [],
         payload_epochs=(counted[0], counted[-1]) if counted else None,
         traffic=traffic_by_rank(program, columns.table, counted) if whole else None,
-        bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, counted) if whole else [],
+        bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, kinds) if whole else [],
         bytes_sent_first_epoch=pair_matrix(counts[FIRST], program, ranks, 1) if whole else [],
-        messages=mean_matrix(counts[TOLD], program, ranks, 0, counted) if whole else [],
-        collective_bytes=per_rank(columns, "collective_bytes", ranks, counted),
-        control_bytes=per_rank(columns, "control_bytes", ranks, counted),
+        messages=mean_matrix(counts[TOLD], program, ranks, 0, kinds) if whole else [],
+        collective_bytes=per_rank(columns, "collective_bytes", ranks, kinds),
+        control_bytes=per_rank(columns, "control_bytes", ranks, kinds),
         buffer_bytes=buffer_bytes(program),
         **(memory or {}),
         energy_J=sum_of(energy, "device", "total_J"),
@@ -155,8 +156,7 @@ def write_report(
 
 def _evaluation_cost(plan: RunPlan, trace: pa.Table) -> EvaluationCost | None:
     """What an evaluation between epochs would have cost, if it reads other rows than training and none took place."""
-    freshness = cast("FreshnessTraits | None", plan.policies.get("freshness"))
-    if freshness is None or not freshness.evaluates_apart or plan.train["eval_every"]:
+    if plan.train["eval_every"] or not any(policy.evaluates_apart for policy in plan.policies.values()):
         return None
     columns = {name: trace[name].to_numpy() for name in ("epoch", "step", "issued_s", "ended_s")}
     return EvaluationCost(evaluate_s=evaluation_s(columns), drain_s=None)
@@ -247,18 +247,27 @@ def traffic_table(pairs: Pairs) -> pa.Table:
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, TRAFFIC_SCHEMA, strict=True)], schema=TRAFFIC_SCHEMA)
 
 
-def pair_matrix(pairs: Pairs, program: Program, ranks: int, what: int) -> list[list[int]]:
-    """Sum messages (``what`` = 0) or payload bytes (1) of training ops by [source, target], without control ops."""
+def pair_matrix(pairs: Pairs, program: Program, ranks: int, what: int, only: str | None = None) -> list[list[int]]:
+    """Sum messages (``what`` = 0) or payload bytes (1) of training ops by [source, target], without control ops.
+    ``only``: the template of these ops; None: of all."""
     matrix = [[0] * ranks for _ in range(ranks)]
     for source, counted in pairs.items():
         for (op_id, target), numbers in counted.items():
             template, op = program.ops[op_id]
             control = op.transfer is not None and op.transfer.control
-            if template != EVALUATE and not control:
+            chosen = template != EVALUATE if only is None else template == only
+            if chosen and not control:
                 matrix[source][target] += numbers[what]
     return matrix
 
 
-def mean_matrix(pairs: Pairs, program: Program, ranks: int, what: int, epochs: range) -> list[list[float]]:
-    """:func:`pair_matrix` of payload counted in several epochs, as the mean per epoch; zeros without an epoch."""
-    return [[total / max(len(epochs), 1) for total in row] for row in pair_matrix(pairs, program, ranks, what)]
+def mean_matrix(pairs: Pairs, program: Program, ranks: int, what: int, kinds: Sequence[Alike]) -> list[list[float]]:
+    """:func:`pair_matrix` of payload counted in several epochs: the mean over a period of that of each kind of epoch;
+    zeros without an epoch."""
+    means = np.zeros((ranks, ranks))
+    for alike in kinds:
+        # each of several kinds has a template of its own; the only epoch of a run has that of first epochs
+        matrix = pair_matrix(pairs, program, ranks, what, None if len(kinds) == 1 else alike.template)
+        means += alike.share * (np.array(matrix) / len(alike.epochs))
+    found: list[list[float]] = means.tolist()
+    return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -105,11 +106,25 @@ def unrecorded(*_: object) -> None:
     """Record nothing: the default of the functions that record decisions, losses and moved rows."""
 
 
-class Vertices(NamedTuple):
-    """The vertices in the graph of a rank's own rows and of its halo rows."""
+@dataclass(frozen=True)
+class Vertices:
+    """The vertices in the graph of a rank's own rows, and of its halo rows by owner. ``received`` [P]: halo rows of
+    each owner. ``drawn(epoch)``: places in the halo of the rows that arrive in an epoch, where these are drawn anew."""
 
     own: NDArray[np.int64]
-    halo: NDArray[np.int64]
+    halo: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    received: tuple[int, ...] = ()
+    drawn: Callable[[int], NDArray[np.int64]] | None = None
+
+    def of_halo(self, place: int, send: Sequence[int]) -> int | None:
+        """The vertex of a halo row by its place among rows that go back to their owners: ``send`` [P] to each, all of
+        an owner or none. None: not known."""
+        first = 0
+        for back, received in zip(send, self.received, strict=False):
+            if place < back:
+                return int(self.halo[first + place]) if back == received else None
+            place, first = place - back, first + received
+        return None
 
 
 @dataclass
@@ -249,19 +264,30 @@ def policy_context(context: RankContext, op: Op, template: Template | None = Non
     def rows_of(route: str) -> Any:
         return context.routes[route].leaving
 
-    def vertex_of(place: int) -> int | None:
-        """The vertex of a row that is sent: one that the route names, or, in a buffer of halo rows, one of the halo."""
-        if context.vertices is None or route is None:
-            return None
-        if route.gather is not None:
-            return int(context.vertices.own[int(route.gather[place])])
-        return int(context.vertices.halo[place]) if sum(route.send) == len(context.vertices.halo) else None
-
+    vertex_of = vertices_sent(context, op, route)
     return lambda now: PolicyContext(
         context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
         leaving, arriving, gathered, op.options, rows_of, context.resources, context.memo, guards,
-        context.program.hosts, vertex_of,
+        context.program.hosts, partial(vertex_of, now.epoch),
     )  # fmt: skip
+
+
+def vertices_sent(context: RankContext, op: Op, route: LocalRoute | None) -> Callable[[int, int], int | None]:
+    """Return a function of an epoch and the name of a row that an op sends: its vertex in the graph. None: not known.
+
+    Names are local rows (without a route those of all own rows, in order), or places in wire order of halo rows."""
+    known = context.vertices
+    if known is None:
+        return lambda epoch, name: None
+    listed = op.route is not None and bool(context.program.sizes.routes[op.route].listed)
+    back = op.route is not None and context.program.sizes.is_reverse(op.route)
+    if op.route is None or (listed and not back) or (route is not None and route.gather is not None):
+        return lambda epoch, name: int(known.own[name])
+    if listed and known.drawn is not None:
+        drawn = known.drawn
+        return lambda epoch, name: int(known.halo[drawn(epoch)[name]])
+    send = route.send if back and route is not None and not listed else ()
+    return lambda epoch, name: known.of_halo(name, send)
 
 
 Factory = Callable[[Op, Template, RankContext], Handler]

@@ -88,6 +88,51 @@ class OpDifference:
 
 
 @dataclass(frozen=True)
+class Communication:
+    """Seconds of communication in a typical epoch, the mean over ranks of what both results state of each
+    (:class:`~simgnn.record.result.RankTimes`). ``wait`` for other ranks and ``transfer`` add up to ``total``;
+    ``exposed``: the part of it during which no op of the rank computes."""
+
+    wait: Difference
+    transfer: Difference
+    exposed: Difference
+
+    @classmethod
+    def of(cls, predicted: Result, measured: Result) -> "Communication | None":
+        """Return None if a result lacks the times of its ranks."""
+        if not (predicted.per_rank and measured.per_rank):
+            return None
+
+        def mean(name: str, field: str) -> Difference:
+            sides = ([getattr(rank, field) for rank in result.per_rank] for result in (predicted, measured))
+            return Difference(name, *(float(np.mean(seconds)) for seconds in sides))
+
+        return cls(mean("wait", "wait_s"), mean("transfer", "comm_total_s"), mean("exposed", "comm_exposed_s"))
+
+    @property
+    def total(self) -> Difference:
+        """Waiting and transfers together."""
+        return Difference(
+            "total",
+            self.wait.predicted_s + self.transfer.predicted_s,
+            self.wait.measured_s + self.transfer.measured_s,
+        )
+
+    @property
+    def exposed_shares(self) -> tuple[float | None, float | None]:
+        """The exposed part as a share of the total, predicted and measured; None where nothing is communicated."""
+        pairs = zip((self.exposed.predicted_s, self.exposed.measured_s),
+                    (self.total.predicted_s, self.total.measured_s), strict=True)  # fmt: skip
+        predicted, measured = (exposed / total if total > 0 else None for exposed, total in pairs)
+        return predicted, measured
+
+    def as_dict(self) -> dict[str, Any]:
+        parts = (self.total, self.wait, self.transfer, self.exposed)
+        shares = dict(zip(("predicted_exposed_share", "measured_exposed_share"), self.exposed_shares, strict=True))
+        return {**{part.name: part.as_dict() for part in parts}, **shares}
+
+
+@dataclass(frozen=True)
 class EnergyDifference:
     """Mean energy of a training epoch, summed over the devices that ranks compute on. If a value is None (unknown),
     ``predicted_unknown`` or ``measured_unknown`` states the reason."""
@@ -120,7 +165,7 @@ class EnergyDifference:
 @dataclass(frozen=True)
 class Comparison:
     """Errors of the epoch time, of its parts and of each op kind; the ops with the largest absolute differences;
-    differences in traffic and energy.
+    differences in communication, traffic and energy.
 
     ``ops_unmatched``: ops of the compared epochs that ran on one side only. ``batches_differ``: mini-batches whose rows
     or sources of rows differ, or that only one side recorded (None: neither side has mini-batches).
@@ -139,6 +184,7 @@ class Comparison:
     messages_differ: int
     ops_unmatched: int
     energy: EnergyDifference
+    communication: Communication | None = None
     batches_differ: int | None = None
     cautions: tuple[str, ...] = ()
 
@@ -181,6 +227,7 @@ class Comparison:
             "ops_unmatched": self.ops_unmatched,
             "batches_differ": self.batches_differ,
             "energy_of_an_epoch": self.energy.as_dict(),
+            "communication_of_an_epoch": None if self.communication is None else self.communication.as_dict(),
         }
         return table if self.predicted.backend != self.measured.backend else _of_one_kind(table)
 
@@ -243,6 +290,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
         messages_differ=differ("messages", "messages"),
         ops_unmatched=unmatched,
         energy=EnergyDifference.of(one.energy, two.energy),
+        communication=Communication.of(one, two),
         batches_differ=_batches_differ(first, second),
         cautions=(
             *([UNMATCHED.format(unmatched)] if unmatched else []),

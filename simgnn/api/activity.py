@@ -21,12 +21,20 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.planner.directory import differences
-from simgnn.planner.prepare import Prepared
+from simgnn.planner.prepare import STATISTICS, Prepared
+from simgnn.policy import Policy
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
 from simgnn.record.activity import decisions_in
 from simgnn.record.result import Accuracy
 from simgnn.tomlfile import leaves
 
 RECORDED = "runs/recorded"
+GRAPH = "GRAPH"
+COUNTED_FROM = (
+    f", on the graph that the statistics were counted from or on a smaller one like it ({GRAPH}: statistics can be "
+    "simulated, not trained on),"
+)
 ELSEWHERE = "the accuracy of {} is that of training on another partition ({} ranks), on which what is learned depends"
 UNNAMED = (
     "the statistics file does not say which partition it was counted from (it was written by hand or by an earlier "
@@ -46,17 +54,23 @@ def check_run(experiment: Experiment, root: Path) -> tuple[Accuracy, ...]:
     return tuple(result.accuracy or ())
 
 
+def determined(experiment: Experiment, program: Program) -> dict[str, IntArray]:
+    """Return the decisions of ``program`` that policies alone determine, whatever training computes."""
+    epochs = experiment.train.epochs
+    return {**experiment.freshness.scheduled(program, epochs), **experiment.codec.scheduled(program, epochs)}
+
+
 def find_activity(prepared: Prepared, root: Path | None, command: Sequence[str] = ()) -> Replay:
-    """Return the decisions for a simulation (those of the run in ``root``, and those that the policy alone determines)
-    and the run's accuracy. ``command``: words of the command that records such a run, up to ``--out``.
+    """Return the decisions for a simulation (those of the run in ``root``, and those that policies alone determine) and
+    the run's accuracy. ``command``: words of the command that records such a run, up to ``--out``.
 
     Raises :class:`ConfigError` if decisions are needed and no run is named, or it failed or is of another experiment.
     """
     experiment, program = prepared.experiment, prepared.planned.program
-    scheduled = experiment.freshness.scheduled(program, experiment.train.epochs)
+    epochs, scheduled = experiment.train.epochs, determined(experiment, program)
     wanted = sorted(decisions_in(program) - set(scheduled))
     if root is None:
-        stated = experiment.codec.assumed(program, experiment.train.epochs) if wanted else {}
+        stated = experiment.codec.assumed(program, epochs) if wanted else {}
         if stated.keys() >= set(wanted):
             return Replay({**scheduled, **stated}, False, assumed=bool(wanted))
         raise ConfigError(_without_record(experiment, wanted, command))
@@ -78,7 +92,7 @@ def find_activity(prepared: Prepared, root: Path | None, command: Sequence[str] 
         elsewhere = not same and not (full and _exact(experiment))
         told = (ELSEWHERE.format(name, there.file.ranks), *unnamed) if elsewhere else ()
         return Replay(activity=scheduled, transferred=elsewhere, notes=told, run=name, accuracy=accuracy)
-    epochs, thresholds = experiment.train.epochs, experiment.freshness.thresholds
+    thresholds = experiment.freshness.thresholds
     found = replay(recording, program, frozenset(wanted), digests, epochs, experiment.seed, thresholds)
     kept = () if notes else accuracy  # what learned something else reached another one
     moved = (*((ELSEWHERE.format(name, there.file.ranks),) if kept else ()), *unnamed) if found.transferred else ()
@@ -86,16 +100,23 @@ def find_activity(prepared: Prepared, root: Path | None, command: Sequence[str] 
     return Replay({**found.activity, **scheduled}, found.transferred, notes=told, run=name, accuracy=kept)
 
 
+def deciding_policy(experiment: Experiment) -> Policy:
+    """Return the policy that decides what is sent from values that training produces, where one does."""
+    return experiment.codec if experiment.codec.decides else experiment.freshness
+
+
 def _without_record(experiment: Experiment, wanted: Sequence[str], command: Sequence[str]) -> str:
     """Return the message for decisions that need a record."""
-    codec, freshness = experiment.codec, experiment.freshness
-    deciding = codec if codec.decides else freshness
+    codec, deciding = experiment.codec, deciding_policy(experiment)
     option = f", or state the outcome: {codec.decides}" if codec.decides else ""
+    words, where = [*(command or ("simgnn", "run", experiment.name))], ""
+    if experiment.graph.source.startswith(STATISTICS):
+        words, where = [*words, "--set", f"graph.source={GRAPH}"], COUNTED_FROM
     return (
         f"{deciding.slot}.kind = '{deciding.label}': what is sent ('{wanted[0]}' and {len(wanted) - 1} more decisions) "
-        f"depends on values that only training produces. Record it once with "
-        f"`{shlex.join([*(command or ('simgnn', 'run', experiment.name)), '--out', RECORDED])}` (other numbers of "
-        f"ranks serve, too, but what they send then is an estimate), then add `--activity {RECORDED}`{option}."
+        f"depends on values that only training produces. Record it once{where} with "
+        f"`{shlex.join([*words, '--out', RECORDED])}` (other numbers of ranks serve, too, but what they send then is "
+        f"an estimate), then add `--activity {RECORDED}`{option}."
     )
 
 

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from simgnn.api.activity import deciding_policy, determined
 from simgnn.api.calibrate import calibrate
 from simgnn.api.executor_process import call_testbed, check_ended, check_executor, start_executor, start_testbed
 from simgnn.api.predict import ChosenProfile, check_declared, predict
@@ -45,9 +46,10 @@ class CommandBackend:
         prepared = prepare(experiment, need_graph=True)
         check_declared(prepared)
         program = prepared.planned.program
-        if decisions_in(program) - set(experiment.freshness.scheduled(program, experiment.train.epochs)):
+        if decisions_in(program) - set(determined(experiment, program)):
+            deciding = deciding_policy(experiment)
             raise ConfigError(
-                f"freshness.kind: got '{experiment.freshness.label}', which decides what to send from values that "
+                f"{deciding.slot}.kind: got '{deciding.label}', which decides what to send from values that "
                 "only training produces; expected a policy that needs no recorded run, since nothing measured may flow "
                 "into a prediction"
             )

@@ -18,7 +18,7 @@ from simgnn.progress import Progress
 from simgnn.record.rundir import RunDirectory
 from simgnn.report import page
 from simgnn.report.perfetto import write_perfetto
-from simgnn.report.text import comparison_lines
+from simgnn.report.text import COMMUNICATION, communication_columns, communication_rows, comparison_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +66,11 @@ class RunComparison:
 
     def _repr_html_(self) -> str:
         table: str = self.table("kind").to_html(index=False, float_format="{:.4g}".format, na_rep="-")
-        return page.bullets(comparison_lines(self.comparison)) + table
+        parts = [page.bullets(comparison_lines(self.comparison)), table]
+        if self.comparison.communication is not None:
+            rows = communication_rows(self.comparison.communication)
+            parts.append(page.table(communication_columns(self.comparison), rows, COMMUNICATION))
+        return "".join(parts)
 
 
 def compare(

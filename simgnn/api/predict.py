@@ -27,7 +27,7 @@ from simgnn.program.program import Program
 from simgnn.progress import Progress
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
-from simgnn.record.epoch_kinds import described_kinds, kinds_of, typical
+from simgnn.record.epoch_kinds import kinds_of, typical
 from simgnn.record.result import (
     STATED_DECISIONS,
     WEIGHTED_SUMS,
@@ -40,7 +40,7 @@ from simgnn.record.result import (
     write_result,
 )
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
-from simgnn.record.summary import buffer_bytes, evaluation_s
+from simgnn.record.summary import buffer_bytes, described_kinds, evaluation_s
 from simgnn.record.traffic import traffic_by_rank
 from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto
@@ -170,7 +170,8 @@ def predict(
             )
     result = _result(prepared, chosen, machine, simulation, spread, found)
     evaluation = None
-    if experiment.freshness.evaluates_apart and not experiment.train.eval_every and simulation.status == "ok":
+    apart = any(getattr(experiment, slot).evaluates_apart for slot in SLOTS)
+    if apart and not experiment.train.eval_every and simulation.status == "ok":
         evaluation = _evaluation_cost(experiment, simulation, _simulation_of(prepared, found, threads, 1), machine)
     result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation})
     return Prediction(result, None, prepared, chosen, simulation, spread)
@@ -181,7 +182,7 @@ def _evaluation_cost(
 ) -> EvaluationCost:
     """Compare a few epochs, which `again` simulates with an evaluation after each, with those of a simulation."""
     calendar, epochs = simulation.program.calendar, min(EVALUATED_EPOCHS, experiment.train.epochs)
-    if calendar.cycles:  # all kinds of epochs that were simulated
+    if calendar.cycles and experiment.freshness.late:  # waits depend on the kind of epoch: all that were simulated
         epochs = max(epochs, min(calendar.period + 1, len(simulation.epoch_s)))
     often = again.simulate(machine, epochs)
     longer_s = max(often.epoch_s_median - simulation.epoch_s_median, 0.0)

@@ -71,8 +71,8 @@ def run(
     ``resume``: go on from its last checkpoint. ``log``: "tensorboard" writes event files, too. ``progress`` gets lines
     of text, as ``print`` does.
 
-    Raises :class:`~simgnn.errors.ConfigError` for what cannot be run, :class:`~simgnn.errors.BackendError` if training
-    fails."""
+    Raises :class:`~simgnn.errors.ConfigError` for what cannot be run and for rows without a code that training meets,
+    :class:`~simgnn.errors.BackendError` if it fails otherwise."""
     check_log(log)
     loaded = load_experiment(experiment, hardware=hardware, ranks=ranks, epochs=epochs, set=set)
     shown = progress_of(progress)

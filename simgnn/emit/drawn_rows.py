@@ -53,7 +53,7 @@ class DrawRows(Action["DrawsRows"]):
         xp, here, place = array_namespace(leaving), np.full_like(ranks, context.rank), device(leaving)
         sent, received = np.array(context.send, np.int64), np.array(context.receive, np.int64)
         out = self.owner.drawn(context.seed, context.epoch, here, ranks, sent)
-        arriving = self.owner.drawn(context.seed, context.epoch, ranks, here, received)
+        arriving = self.owner.arriving(context.seed, context.epoch, context.rank, received)
         found = [pick_rows(leaving, xp.asarray(out.places, device=place)), xp.asarray(arriving.places, device=place)]
         if "dtype" in options:
             factors = np.repeat(self.owner.factors(received, arriving.counts), arriving.counts)
@@ -115,6 +115,11 @@ class DrawsRows(MovesRows, ABC):
     def drawn(self, seed: int, epoch: int, senders: IntArray, receivers: IntArray, rows: IntArray) -> Drawn:
         """Draw among ``rows`` [k] rows of each of k pairs of ranks: a pure function of the arguments, and of each pair
         by itself, whichever other pairs are drawn in the same call."""
+
+    def arriving(self, seed: int, epoch: int, rank: int, rows: IntArray) -> Drawn:
+        """Draw among the ``rows`` [P] halo rows that ``rank`` needs of each rank: places in its halo."""
+        owners = np.arange(len(rows))
+        return self.drawn(seed, epoch, owners, np.full_like(owners, rank), rows)
 
     @abstractmethod
     def fixed_counts(self, rows: IntArray) -> IntArray | None:

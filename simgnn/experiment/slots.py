@@ -149,15 +149,15 @@ def epoch_refusals(choices: Choices) -> Iterator[Refusal]:
     if len(asked) < 2 or not choices.trains:
         return
     freshness, codec = choices.freshness, choices.codec
-    names = " and ".join(f"'{cycle.name}'" for cycle in cycles)
-    if cycles and choices.batching.mini_batches:
-        slot = "freshness" if asked["freshness"].special else "codec"
-        label = getattr(choices, slot).label
-        yield Refusal(
-            slot, "kind",
-            f"got '{label}' with batching.kind = '{choices.batching.label}', expected another {slot}: its special "
-            f"epochs ({names}) are those of the full graph, and an epoch of mini-batches has many steps",
-        )  # fmt: skip
+    for choice in (freshness, codec) if choices.batching.mini_batches else ():
+        names = " and ".join(f"'{name}'" for name in asked[choice.slot].special)
+        if names and "batches" in choice.serves:  # else :func:`slot_refusals` refuses it
+            yield Refusal(
+                choice.slot, "kind",
+                f"got '{choice.label}' with batching.kind = '{choices.batching.label}', expected another "
+                f"{choice.slot}: its special epochs ({names}) are those of the full graph, and an epoch of "
+                "mini-batches has many steps",
+            )  # fmt: skip
     both = sorted(set(asked["freshness"].special) & set(asked["codec"].special))
     if both:
         yield Refusal(
@@ -165,7 +165,8 @@ def epoch_refusals(choices: Choices) -> Iterator[Refusal]:
             f"got '{codec.label}' with freshness.kind = '{freshness.label}', expected a codec whose special epochs "
             f"have other names: both call epochs '{both[0]}', and mean different ones",
         )  # fmt: skip
-    if asked["codec"].special and choices.communication.moves == "blocks":
+    refuses = any(codec.refuses(choices))  # and says more of it
+    if asked["codec"].special and choices.communication.moves == "blocks" and not refuses:
         yield Refusal(
             "codec", "kind",
             f"got '{codec.label}' with communication.kind = '{choices.communication.label}', expected a codec without "

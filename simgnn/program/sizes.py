@@ -98,6 +98,10 @@ class SizeTable:
     columns: Mapping[str, IntArray] = field(default_factory=dict)
     routes: Mapping[str, Route] = field(default_factory=dict)
 
+    def is_reverse(self, route: str) -> bool:
+        """Whether a route is the other direction of one that a planner has named."""
+        return any(reverse_of(name) == route for name in self.routes)
+
     def per_rank(self, size: Size, epoch: int, step: int, decided: Mapping[str, IntArray] | None = None) -> IntArray:
         """Size on every rank in one turn, int64 [P]. A decision that is not in ``decided`` counts as its bound."""
         if isinstance(size, Decision):

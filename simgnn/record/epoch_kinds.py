@@ -1,13 +1,12 @@
 """The kinds of epochs of a run whose epochs differ, and its typical epoch: the mean over a period of all kinds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.program.calendar import Calendar
-from simgnn.record.result import EpochKind
 
 Times = NDArray[Any]
 """Array of times: seconds float64, or ticks int64."""
@@ -25,9 +24,13 @@ def kinds_of(calendar: Calendar, epochs: int) -> tuple[Alike, ...]:
     """Return the kinds of the epochs of a run after the first (of the only epoch, if there is one), rarest first.
 
     A kind that a short run does not reach has no part in its typical epoch."""
-    counted = range(1, epochs) if epochs > 1 else range(epochs)
+    return kinds_among(calendar, range(1, epochs) if epochs > 1 else range(epochs))
+
+
+def kinds_among(calendar: Calendar, epochs: Iterable[int]) -> tuple[Alike, ...]:
+    """Return the kinds of some epochs of a run, rarest first; shares are those of the kinds among them."""
     found: dict[str, list[int]] = {}
-    for epoch in counted:
+    for epoch in epochs:
         found.setdefault(calendar.kind(epoch), []).append(epoch)
     reached = {name: share for name, share in calendar.shares.items() if name in found}
     total = sum(reached.values())
@@ -42,19 +45,3 @@ def typical(values: Times, kinds: Sequence[Alike]) -> Times:
 def typical_s(epoch_s: Sequence[float], calendar: Calendar) -> float:
     """Return :func:`typical` of the seconds of each epoch: their median after the first, if all are of one kind."""
     return float(typical(np.array(epoch_s), kinds_of(calendar, len(epoch_s))))
-
-
-def described_kinds(epoch_s: Sequence[float], calendar: Calendar) -> list[EpochKind]:
-    """Return the kinds of epochs with their times, rarest first; empty for a run whose epochs are all alike."""
-    if not calendar.cycles:
-        return []
-    return [
-        EpochKind(
-            template=alike.template,
-            epochs_of_period=round(calendar.shares[alike.template] * calendar.period),
-            period=calendar.period,
-            epochs=len(alike.epochs),
-            epoch_s_median=float(np.median(np.array(epoch_s)[alike.epochs])),
-        )
-        for alike in kinds_of(calendar, len(epoch_s))
-    ]

@@ -172,8 +172,8 @@ class Result(_Table):
     jitter: JitterCorrection | None = None
     limited_by: LimitedBy | None = None  # of a prediction that fits into memory
     per_rank: list[RankTimes] = []
-    # first and last epoch, from 0, of those whose mean bytes and messages are recorded (simgnn.record.summary); null in
-    # results of earlier versions, which recorded the last epoch alone
+    # first and last epoch, from 0, of those whose mean bytes and messages are recorded (simgnn.record.summary), of each
+    # of `epoch_kinds` as often as in a period; null in results of earlier versions, which recorded the last epoch alone
     payload_epochs: tuple[int, int] | None = None
     traffic: Traffic | None = None  # bytes between ranks, by one definition for all systems; null for a failed run
     bytes_sent: list[list[float]] = []  # [P][P] payload of messages, mean of payload_epochs
@@ -197,7 +197,7 @@ class Result(_Table):
     accuracy: list[Accuracy] | None = None
     # what `accuracy` holds; micro_f1 where vertices have several labels
     accuracy_metric: Literal["accuracy", "micro_f1"] = "accuracy"
-    evaluation: EvaluationCost | None = None  # where rows travel late and nothing is evaluated before the last epoch
+    evaluation: EvaluationCost | None = None  # where they read other rows than training, and none came between epochs
     early_stop: EarlyStop | None = None  # of a run that ended by train.patience; `epochs` then counts trained ones
     # of a prediction: what a recorded run reached, at the predicted ends of its epochs
     time_to_accuracy: list[TimedAccuracy] | None = None

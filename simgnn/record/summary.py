@@ -3,7 +3,7 @@
 Times are seconds (of a run) or integer ticks of a clock (in the simulator).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.program import Program, carried
-from simgnn.record.epoch_kinds import kinds_of, typical
-from simgnn.record.result import RankTimes
+from simgnn.record.epoch_kinds import Alike, kinds_of, typical
+from simgnn.record.result import EpochKind, RankTimes
 
 Bools = NDArray[np.bool_]
 Times = NDArray[Any]
@@ -152,18 +152,39 @@ def evaluation_s(trace: Mapping[str, NDArray[Any]]) -> float:
     return float(np.median(ends - begins)) if len(epochs) else 0.0
 
 
-def payload_epochs(epochs: int) -> range:
-    """The epochs over which both backends average payload: all but the first, which may send more, and the last, which
-    fetches nothing for a next epoch. Of two epochs the second counts; of one, that epoch."""
-    return range(1, epochs - 1) if epochs > 2 else range(max(epochs - 1, 0), epochs)
+def described_kinds(epoch_s: Sequence[float], calendar: Calendar) -> list[EpochKind]:
+    """Return the kinds of epochs with their times, rarest first; empty for a run whose epochs are all alike."""
+    if not calendar.cycles:
+        return []
+    return [
+        EpochKind(
+            template=alike.template,
+            epochs_of_period=round(calendar.shares[alike.template] * calendar.period),
+            period=calendar.period,
+            epochs=len(alike.epochs),
+            epoch_s_median=float(np.median(np.array(epoch_s)[alike.epochs])),
+        )
+        for alike in kinds_of(calendar, len(epoch_s))
+    ]
 
 
-def per_rank(columns: Columns, name: str, ranks: int, epochs: range) -> list[float]:
-    """Mean over epochs of the sum of a count column, for each rank; zeros without an epoch."""
-    epoch = columns.table["epoch"]
-    chosen = (epoch >= epochs.start) & (epoch < epochs.stop)
-    sums = np.bincount(columns.rank[chosen], columns.table[name][chosen].astype(np.float64), minlength=ranks)
-    return [float(value) / max(len(epochs), 1) for value in sums]
+def payload_epochs(epochs: int, calendar: Calendar) -> range:
+    """The epochs over which both backends average payload, by kind where epochs differ: all but the first, which may
+    send more, and the last, which may fetch nothing for a next epoch (epochs that differ fetch nothing, so that it
+    counts). Of two epochs the second counts; of one, that epoch."""
+    last = epochs if calendar.cycles else epochs - 1
+    return range(1, last) if epochs > 2 else range(max(epochs - 1, 0), epochs)
+
+
+def per_rank(columns: Columns, name: str, ranks: int, kinds: Sequence[Alike]) -> list[float]:
+    """Sum of a count column in an epoch, for each rank: the mean over a period of that of each kind of epoch; zeros
+    without an epoch."""
+    epoch, values, means = columns.table["epoch"], columns.table[name].astype(np.float64), np.zeros(ranks)
+    for alike in kinds:
+        chosen = np.isin(epoch, alike.epochs)
+        sums = np.bincount(columns.rank[chosen], values[chosen], minlength=ranks)
+        means += alike.share * (sums / len(alike.epochs))
+    return [float(value) for value in means]
 
 
 def buffer_bytes(program: Program) -> list[int]:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from simgnn.program.kinds import COLLECTIVE_KINDS, OpKind
 from simgnn.program.program import Program
+from simgnn.record.epoch_kinds import kinds_among
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +37,8 @@ class LinkTraffic(BaseModel):
 
 
 class Traffic(BaseModel):
-    """Bytes that each rank sends to others in an epoch, float [P]; mean over the result's payload epochs.
+    """Bytes that each rank sends to others in an epoch, float [P]; mean over the result's payload epochs, where epochs
+    differ over a period of those of each kind.
 
     ``total`` = ``payload`` (rows, gradients, weights, ids of rows) + ``control`` (counts, masks, flags by which ranks
     agree). ``by_link``: what the links of the profile carry, most first; of predictions only.
@@ -59,21 +61,26 @@ def bytes_per_handed_byte(kind: OpKind, members: int) -> float:
 
 
 def traffic_by_rank(program: Program, trace: Mapping[str, NDArray[Any]], epochs: range) -> Traffic:
-    """Sum the traffic of each rank over the training ops of a trace, as the mean of ``epochs``. ``trace``: columns of
-    ``TRACE_SCHEMA``."""
-    chosen = (trace["step"] >= 0) & (trace["epoch"] >= epochs.start) & (trace["epoch"] < epochs.stop)
+    """Sum the traffic of each rank over the training ops of a trace, as the mean of ``epochs``; where epochs differ, as
+    the mean over a period of that of each kind among them. ``trace``: columns of ``TRACE_SCHEMA``."""
+    sums = np.zeros((3, program.ranks))
+    for alike in kinds_among(program.calendar, epochs):
+        sums += alike.share * (_sums_of(program, trace, alike.epochs) / len(alike.epochs))
+    total, of_payload, of_control = sums.tolist()
+    return Traffic(total=total, payload=of_payload, control=of_control)
+
+
+def _sums_of(program: Program, trace: Mapping[str, NDArray[Any]], epochs: NDArray[np.int64]) -> Floats:
+    """All bytes of each rank in ``epochs``, those of payload, and those of control, [3, P]."""
+    chosen = (trace["step"] >= 0) & np.isin(trace["epoch"], epochs)
     names = "rank", "op_id", "bytes_sent", "collective_bytes", "control_bytes"
     rank, op_id, sent, collective, control = (trace[name][chosen] for name in names)
     factor = _factors(program)[op_id, rank]
     is_collective = np.array([op.kind in COLLECTIVE_KINDS for _, op in program.ops], dtype=np.bool_)[op_id]
     payload = sent + collective * factor
     agreed = control * np.where(is_collective, factor, 1.0)
-    sums = [
-        np.bincount(rank, part, minlength=program.ranks) / max(len(epochs), 1)
-        for part in (payload + agreed, payload, agreed)
-    ]
-    total, of_payload, of_control = (part.tolist() for part in sums)
-    return Traffic(total=total, payload=of_payload, control=of_control)
+    parts = payload + agreed, payload, agreed
+    return np.stack([np.bincount(rank, part, minlength=program.ranks) for part in parts])
 
 
 def _factors(program: Program) -> Floats:

@@ -6,7 +6,7 @@ from typing import Any
 from simgnn.program.calendar import STEADY
 from simgnn.record.energy import PART_NAMES, describe
 from simgnn.record.memory import Place, fullest_memory
-from simgnn.record.result import EpochKind, Result
+from simgnn.record.result import EpochKind, RankTimes, Result
 from simgnn.record.traffic import LinkTraffic
 from simgnn.units import readable_bytes
 
@@ -37,15 +37,17 @@ def percent(value: float | None) -> str:
 
 
 def traffic_bytes(result: Result) -> float | None:
-    """Return the bytes that all ranks send to one another per epoch, in the mean of the result's payload epochs. None
-    for a failed run, whose ranks did not report what they sent."""
+    """Return the bytes that all ranks send to one another per epoch, in the mean of the result's payload epochs (where
+    epochs differ, in that of a period). None for a failed run, whose ranks did not report what they sent."""
     return None if result.traffic is None else sum(result.traffic.total)
 
 
 def traffic_name(result: Result) -> str:
-    """Return a label for :func:`traffic_bytes` that states its epochs, counted from 1."""
+    """Return a label for :func:`traffic_bytes` that states its epochs, counted from 1, or the period of their kinds."""
     if result.payload_epochs is None:
         return "traffic between ranks"
+    if len(result.epoch_kinds) > 1:
+        return f"traffic, mean of {result.epoch_kinds[0].period}"
     first, last = (epoch + 1 for epoch in result.payload_epochs)
     return f"traffic of epoch {first}" if first == last else f"traffic, mean of epochs {first} to {last}"
 
@@ -69,7 +71,18 @@ def _carried(one: LinkTraffic) -> str:
 
 def communication_s(result: Result) -> float | None:
     """Return the seconds of communication that the slowest rank cannot hide behind computing."""
-    return max((rank.comm_exposed_s for rank in result.per_rank), default=None)
+    slowest = _most_exposed(result)
+    return None if slowest is None else slowest.comm_exposed_s
+
+
+def communication_total_s(result: Result) -> float | None:
+    """Return the seconds of all communication of the same rank: waiting and transfers, hidden or not."""
+    slowest = _most_exposed(result)
+    return None if slowest is None else slowest.wait_s + slowest.comm_total_s
+
+
+def _most_exposed(result: Result) -> RankTimes | None:
+    return max(result.per_rank, key=lambda rank: rank.comm_exposed_s, default=None)
 
 
 def memory_bytes(result: Result) -> int | None:
@@ -143,6 +156,7 @@ def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
         ("all epochs", seconds(sum(result.epoch_s) if result.epoch_s else None)),
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
         ("communicating while nothing computes, slowest rank", seconds(communication_s(result))),
+        ("waiting and communicating in all, the same rank", seconds(communication_total_s(result))),
         *traffic_lines(result),
         *memory_lines(result, verbose),
         *((name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in energy),
@@ -200,6 +214,7 @@ def figures(result: Result) -> list[dict[str, Any]]:
             "epoch_high_s": high,
             "labels": "; ".join(_labels(result)),
             "communication_s": communication_s(result),
+            "communication_total_s": communication_total_s(result),
             "traffic_bytes": traffic_bytes(result),
             "memory_bytes": None if peak is None else peak.peak_bytes,
             "capacity_bytes": None if peak is None else peak.capacity_bytes,

@@ -1,9 +1,17 @@
 """Comparisons of two runs as sentences, and as tables on a terminal."""
 
-from simgnn.analysis.compare import Comparison, Difference, EnergyDifference
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from simgnn.analysis.compare import Communication, Comparison, Difference, EnergyDifference
 from simgnn.record.energy import joules_text
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 CAUTION, ENERGY = "caution: ", "energy of an epoch: "
+COMMUNICATION = "Communication of a typical epoch, mean over ranks"
+"""Title of the table of :func:`communication_rows`."""
 
 
 def comparison_lines(comparison: Comparison) -> list[str]:
@@ -34,8 +42,27 @@ def comparison_lines(comparison: Comparison) -> list[str]:
     return [*lines, _energy(comparison.energy, comparison.sides, differs)]
 
 
+def communication_rows(communication: Communication) -> list[tuple[str, ...]]:
+    """Return a row of text for all communication, its parts, and what of it no op of the rank hides: quantity, both
+    sides, their difference, absolute and relative."""
+    named = {
+        "waiting and transfers": communication.total,
+        "  waiting": communication.wait,
+        "  transfers": communication.transfer,
+        "exposed: no op computes": communication.exposed,
+    }
+    shares = ("-" if share is None else f"{100 * share:.1f} %" for share in communication.exposed_shares)
+    return [*((name, *_cells(part)) for name, part in named.items()), ("exposed share", *shares, "", "")]
+
+
+def communication_columns(comparison: Comparison) -> tuple[str, ...]:
+    """Return the header of :func:`communication_rows`."""
+    return ("", *comparison.sides, "difference", "relative")
+
+
 def print_comparison(comparison: Comparison) -> None:
-    """Print the epoch error, the error of each op kind (compute, wait, transfer), and the ops that differ most."""
+    """Print the epoch error, the error of each op kind (compute, wait, transfer), how much of the communication is
+    exposed, and the ops that differ most."""
     # rich: loaded when a table is printed
     from rich.console import Console
     from rich.table import Table
@@ -55,12 +82,28 @@ def print_comparison(comparison: Comparison) -> None:
     table.add_section()
     table.add_row("all", *(_cell(part) for part in comparison.parts))
     console.print(table)
-    table = Table(title="Ops with the largest absolute difference")
-    for column in ("op", first, second, "difference", "relative"):
-        table.add_column(column, justify="left" if column == "op" else "right")
-    for op in comparison.top:
-        table.add_row(op.name, _s(op.predicted_s), _s(op.measured_s), _s(op.difference_s), _percent(op.error))
-    console.print(table)
+    if comparison.communication is not None:
+        rows = communication_rows(comparison.communication)
+        console.print(_differences(COMMUNICATION, communication_columns(comparison), rows))
+    columns = ("op", first, second, "difference", "relative")
+    rows = [(op.name, *_cells(op)) for op in comparison.top]
+    console.print(_differences("Ops with the largest absolute difference", columns, rows))
+
+
+def _differences(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> "Table":
+    # rich: loaded when a table is printed
+    from rich.table import Table
+
+    table = Table(title=title)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _cells(one: Difference) -> tuple[str, ...]:
+    return _s(one.predicted_s), _s(one.measured_s), _s(one.difference_s), _percent(one.error)
 
 
 def _word(comparison: Comparison) -> str:

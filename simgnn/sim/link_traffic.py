@@ -13,6 +13,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import end_pairs
 from simgnn.program.calendar import Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
+from simgnn.record.epoch_kinds import kinds_among
 from simgnn.record.traffic import LinkTraffic
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.handlers import copied_bytes, in_host, staged_collective
@@ -24,15 +25,16 @@ from simgnn.sim.simulate import Simulation
 
 
 def traffic_by_link(simulation: Simulation, machine: Machine, activity: Activity) -> list[LinkTraffic]:
-    """Return what the links carry in the mean of the payload epochs, by kind of link, most first. Links that carry
-    nothing are left out. ``activity``: the decisions that were simulated."""
-    counted = _Counted(simulation, machine, activity)
-    alike: dict[tuple[str | bytes, ...], list[int]] = {}
-    for epoch in simulation.payload_epochs:
-        alike.setdefault(epoch_signature(simulation.program, activity, epoch), []).append(epoch)
-    for epochs in alike.values():
-        counted.add_epoch(epochs[0], len(epochs))
-    carried = counted.on_links() / len(simulation.payload_epochs)
+    """Return what the links carry in the mean of the payload epochs (where epochs differ, in that of a period), by kind
+    of link, most first. Links that carry nothing are left out. ``activity``: the decisions that were simulated."""
+    counted, program = _Counted(simulation, machine, activity), simulation.program
+    for kind in kinds_among(program.calendar, simulation.payload_epochs):
+        equal: dict[tuple[str | bytes, ...], list[int]] = {}
+        for epoch in kind.epochs.tolist():
+            equal.setdefault(epoch_signature(program, activity, epoch), []).append(epoch)
+        for epochs in equal.values():
+            counted.add_epoch(epochs[0], kind.share * len(epochs) / len(kind.epochs))
+    carried = counted.on_links()
     found: dict[str, list[int]] = {}
     for position in np.flatnonzero(carried).tolist():
         found.setdefault(machine.links[position].key, []).append(position)
@@ -56,7 +58,7 @@ class _Counted:
         self._out, self._back = np.zeros(machine.ranks), np.zeros(machine.ranks)
         self._static: dict[int, tuple[Floats, Ints, Ints]] = {}
 
-    def add_epoch(self, epoch: int, times: int) -> None:
+    def add_epoch(self, epoch: int, times: float) -> None:
         calendar = self._compiled.program.calendar
         for step in range(calendar.steps):
             turn = Turn(epoch, step, calendar.template(epoch, step))
@@ -65,7 +67,7 @@ class _Counted:
                 if runs.any():
                     self._add(compiled, turn, times, compiled.runs & runs)
 
-    def _add(self, compiled: CompiledOp, turn: Turn, times: int, runs: Ints) -> None:
+    def _add(self, compiled: CompiledOp, turn: Turn, times: float, runs: Ints) -> None:
         kind, sizes, ranks = compiled.op.kind, self._sizes, self._machine.ranks
         if kind in (OpKind.H2D, OpKind.D2H):
             moved = np.where(runs, copied_bytes(sizes, compiled, turn), 0) * times

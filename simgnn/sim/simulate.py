@@ -1,9 +1,9 @@
 """The entry point of the simulator: it turns a program and a machine into times, bytes, memory and energy."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
 from simgnn.program.storage import program_digest
 from simgnn.record.energy import EnergyFigure
-from simgnn.record.epoch_kinds import typical_s
+from simgnn.record.epoch_kinds import kinds_among, typical_s
 from simgnn.record.rundir import TRACE_SCHEMA
 from simgnn.record.summary import Columns, computing_ops, epoch_windows, payload_epochs, times_by_rank
 from simgnn.sim.clock import PICOSECONDS
@@ -106,27 +106,33 @@ class Simulation:
 
     @property
     def payload_epochs(self) -> range:
-        """The range of epochs whose mean payload is reported."""
-        return payload_epochs(len(self.epoch_s))
+        """The range of epochs whose mean payload is reported, by kind where epochs differ."""
+        return payload_epochs(len(self.epoch_s), self.program.calendar)
 
     def bytes_sent(self, epoch: int | None = None) -> Floats:
         """Payload bytes of pairwise ops in an epoch (None: mean of ``payload_epochs``), [sender, receiver]."""
-        return self.traffic.mean(self._chosen(epoch))
+        return self._mean(epoch, self.traffic.mean)
 
     def messages(self, epoch: int | None = None) -> Floats:
         """Number of messages of pairwise ops in an epoch (None: mean of ``payload_epochs``), [P, P]."""
-        return self.traffic.mean(self._chosen(epoch), messages=True)
+        return self._mean(epoch, partial(self.traffic.mean, messages=True))
 
     def sum_by_rank(self, column: str, epoch: int | None = None) -> Floats:
         """Sum a count column of the trace by rank [P] over training in an epoch (None: mean of ``payload_epochs``)."""
-        chosen, at = self._chosen(epoch), self.columns["epoch"]
-        mask = (at >= chosen.start) & (at < chosen.stop) & (self.columns["step"] >= 0)
-        total = np.zeros(self.program.ranks, dtype=np.int64)
-        np.add.at(total, self.columns["rank"][mask], self.columns[column][mask].astype(np.int64))
-        return np.asarray(total / len(chosen), np.float64)
 
-    def _chosen(self, epoch: int | None) -> range:
-        return self.payload_epochs if epoch is None else range(epoch, epoch + 1)
+        def mean(epochs: NDArray[np.int64]) -> Floats:
+            mask = np.isin(self.columns["epoch"], epochs) & (self.columns["step"] >= 0)
+            total = np.zeros(self.program.ranks, dtype=np.int64)
+            np.add.at(total, self.columns["rank"][mask], self.columns[column][mask].astype(np.int64))
+            return np.asarray(total / len(epochs), np.float64)
+
+        return self._mean(epoch, mean)
+
+    def _mean(self, epoch: int | None, mean: Callable[[NDArray[np.int64]], Floats]) -> Floats:
+        """The ``mean`` of an epoch; None: of those of each kind among ``payload_epochs``, as often as in a period."""
+        chosen = self.payload_epochs if epoch is None else range(epoch, epoch + 1)
+        kinds = kinds_among(self.program.calendar, chosen)
+        return np.asarray(sum(alike.share * mean(alike.epochs) for alike in kinds), np.float64)
 
 
 def simulate(

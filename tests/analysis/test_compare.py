@@ -11,10 +11,11 @@ from simgnn.cli.main import invoke
 from simgnn.cli.tables.one_result import show_result
 from simgnn.errors import ConfigError
 from simgnn.record.energy import EnergyFigure
-from simgnn.record.result import Result, read_result, write_result
+from simgnn.record.result import RankTimes, Result, read_result, write_result
 from simgnn.record.rundir import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, read_table, write_table
 from simgnn.record.traffic import Traffic
 from simgnn.report.perfetto import write_perfetto
+from simgnn.report.results import result_lines
 from simgnn.report.text import print_comparison
 from simgnn.tomlfile import write_toml
 
@@ -142,6 +143,41 @@ def test_energy_of_an_epoch_is_compared_where_both_know_it(tmp_path: Path, capsy
     assert found.as_dict()["energy_of_an_epoch"]["predicted_J"] == 44
     print_comparison(found)
     assert "energy of an epoch: predicted 44 J, measured unknown (no counters)" in capsys.readouterr().out
+
+
+def test_what_of_the_communication_is_exposed_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sides = directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0), directory(tmp_path / "run", "executor", 3.0, 1.0, 2.0)
+    found = compare_runs(*sides)
+    assert found.communication is found.as_dict()["communication_of_an_epoch"] is None, "results without it"
+    print_comparison(found)
+    assert "exposed" not in capsys.readouterr().out
+    for folder, times in zip(
+        sides, (((1.0, 2.0, 0.5), (0.0, 5.0, 1.5)), ((2.0, 2.0, 1.0), (0.0, 6.0, 3.0))), strict=True
+    ):
+        ranks = [
+            RankTimes(compute_s=3.0, wait_s=wait, comm_total_s=moved, comm_exposed_s=bare)
+            for wait, moved, bare in times
+        ]
+        result = read_result(RunDirectory(folder).result).model_copy(update={"per_rank": ranks})
+        write_result(result, RunDirectory(folder).result)
+    found = compare_runs(*sides)
+    told = found.as_dict()["communication_of_an_epoch"]
+    both = {
+        name: (told[name]["predicted_s"], told[name]["measured_s"]) for name in ("total", "wait", "transfer", "exposed")
+    }
+    assert both == {"total": (4.0, 5.0), "wait": (0.5, 1.0), "transfer": (3.5, 4.0), "exposed": (1.0, 2.0)}
+    assert told["exposed"]["error"] == pytest.approx(-0.5)
+    assert (told["predicted_exposed_share"], told["measured_exposed_share"]) == pytest.approx((0.25, 0.4))
+    print_comparison(found)
+    lines = [" ".join(line.replace("│", "").split()) for line in capsys.readouterr().out.splitlines()]
+    for line in (
+        "waiting and transfers 4 s 5 s -1 s -20.0 %", "exposed: no op computes 1 s 2 s -1 s -50.0 %",
+        "exposed share 25.0 % 40.0 %",
+    ):  # fmt: skip
+        assert line in lines
+    printed = dict(result_lines(result))
+    assert printed["communicating while nothing computes, slowest rank"] == "3 s"
+    assert printed["waiting and communicating in all, the same rank"] == "6 s"
 
 
 def test_ops_of_one_side_alone_are_told(tmp_path: Path) -> None:

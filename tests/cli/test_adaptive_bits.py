@@ -1,5 +1,8 @@
 """AdaQP on the command line: predictions with a record, with stated bits and with neither; what is rejected."""
 
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,6 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from simgnn.cli.main import invoke
+from simgnn.errors import ConfigError
+from simgnn.experiment.load import load_experiment
 from simgnn.record.result import STATED_DECISIONS, read_result
 from simgnn.record.rundir import RunDirectory, read_table
 from tests.golden.cases import COMMON, HARDWARE
@@ -37,9 +42,47 @@ def test_a_prediction_needs_a_record_or_stated_bits(tmp_path: Path, capsys: pyte
         assert invoke(["simulate", "adaqp", "--ranks", "2", *HERE, *arguments]) == 0
         result = read_result(RunDirectory(tmp_path / bits).result)
         assert STATED_DECISIONS in result.assumed
+        assert result.evaluation is not None
+        assert result.evaluation.drain_s is None
         assert "assumed: how much is sent" in capsys.readouterr().err
         sent[bits] = result.bytes_sent[0][1]
     assert sent["2"] < sent["8"]
+
+
+def test_a_run_within_the_first_period_needs_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here, sent = [*stated(*PLACE), "--hardware", str(HARDWARE), "--ranks", "2"], []  # 6 epochs
+    for name, settings in (("adaptive", ["codec.assign_period=6"]), ("fixed", ["codec.bits=8"])):
+        out = tmp_path / name
+        assert invoke(["simulate", "adaqp", *here, *stated(*settings), "--out", str(out)]) == 0
+        result = read_result(RunDirectory(out).result)
+        assert STATED_DECISIONS not in result.assumed
+        sent.append((result.bytes_sent, result.bytes_sent_first_epoch))
+    assert sent[0] == sent[1], "all rows have 8 bits"
+    capsys.readouterr()
+    assert invoke(["simulate", "adaqp", *here, *stated("codec.assign_period=5")]) == 2
+    assert "depends on values that only training produces" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("forked_ranks")
+def test_statistics_are_told_a_command_that_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["partition", "adaqp", "--ranks", "2", *SETTINGS, "--stats", "stats.toml"]) == 0
+    others = stated(*(setting for setting in PLACE if not setting.startswith("graph.")), PERIOD, GROUP)
+    here = ["simulate", "adaqp", "--ranks", "2", *others, "--set", "graph.source=stats:stats.toml"]
+    here += ["--hardware", str(HARDWARE), "--json"]
+    capsys.readouterr()
+    assert invoke(here) == 2
+    (command,) = re.findall("`simgnn (run [^`]*)`", capsys.readouterr().err)
+    assert "stats.toml" not in command
+    words = shlex.split(command.replace("graph.source=GRAPH", "graph.source=synthetic:communities"))
+    assert invoke([*words, *stated(*(setting for setting in PLACE if setting.startswith("graph.")))]) == 0
+    capsys.readouterr()
+    assert invoke([*here, "--activity", "runs/recorded"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    run = read_result(RunDirectory(Path("runs/recorded")).result)
+    assert (told["transferred"], told["bytes_sent"]) == (False, run.bytes_sent), "of the graph that was counted"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +112,14 @@ def test_what_means_nothing_is_rejected(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(("system", "key"), [("distdgl", "codec.kind"), ("cagnet", "codec.bits")])
+def test_one_fault_is_named_once(system: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(system, ["codec.kind=stochastic", "codec.bits=adaptive"])
+    (problem,) = caught.value.problems
+    assert f"{key}: " in problem
+
+
 def test_a_record_goes_on_only_after_a_whole_period_of_assigned_bits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +145,7 @@ def test_a_record_goes_on_only_after_a_whole_period_of_assigned_bits(
         [_sent_in(table, epoch) for epoch in range(epochs)] for table, epochs in zip(tables, (4, 9), strict=True)
     )
     assert found[:4] == recorded
+    assert all(read_result(RunDirectory(folder).result).evaluation is not None for folder in (run, predicted))
     assert recorded[2] < recorded[1], "8 bits until the first assignment"
     assert found[4:] == pytest.approx([sum(recorded[2:]) / 2] * 5, abs=8)
     short = tmp_path / "short"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.program import remembered
 from simgnn.program.storage import program_digest
 from simgnn.record.result import Result, read_result
+from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.report.results import result_lines
 from tests.equality.late_runs import HIDDEN, errors, reference_of
 from tests.executor.harness import run_ranks
@@ -31,6 +33,8 @@ CASES = {
     "gat": (*REFRESHED, "model.kind=gat", "model.heads=2"),
 }
 BESIDE = "schedule.kind=pipelined"
+TRAFFIC = ("payload_epochs", "bytes_sent", "messages", "collective_bytes", "control_bytes")
+"""Fields of a result that are means over a period."""
 STOPPED = ("train.checkpoint_every=2", "train.eval_every=1")
 
 
@@ -200,13 +204,13 @@ def test_the_key_of_what_cannot_be_is_named(case: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("forked_ranks")
 def test_what_is_reported_of_each_kind_of_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = ("graph.vertices=400", "graph.edges=2500", "graph.feature_width=16", "model.hidden=8", "train.epochs=23")
+    small = ("graph.vertices=400", "graph.edges=2500", "graph.feature_width=16", "model.hidden=8")
     settings = (*small, KEPT, "freshness.interval=10")
     given = ["vanilla", "--ranks", "2", *(word for one in settings for word in ("--set", one))]
     paths = {name: str(tmp_path / name) for name in ("simulate", "run")}
     found: dict[str, Result] = {}
     for command, path in paths.items():
-        assert invoke([command, *given, "--out", path]) == 0
+        assert invoke([command, *given, "--epochs", "23", "--out", path]) == 0
         found[command] = read_result(Path(path) / "result.json")
         kinds = {kind.template: kind for kind in found[command].epoch_kinds}
         assert list(kinds) == ["refresh", "steady"]
@@ -218,10 +222,28 @@ def test_what_is_reported_of_each_kind_of_epoch(tmp_path: Path, capsys: pytest.C
         assert {"epoch, mean of 10", "every 10th epoch (refresh)", "other epochs"} <= set(lines)
     kinds = {kind.template: kind.epoch_s_median for kind in found["simulate"].epoch_kinds}
     assert kinds["refresh"] > 1.02 * kinds["steady"]
+    for field in TRAFFIC:
+        assert getattr(found["simulate"], field) == getattr(found["run"], field), field
+    trace_of_run = read_table(RunDirectory(Path(paths["run"])).trace).to_pandas()
+    sent = trace_of_run[trace_of_run["step"] >= 0].groupby("epoch")["bytes_sent"].sum()
+    refreshed, others = sent[[10, 20]], sent.drop([0, 10, 20])
+    assert refreshed.min() > others.max() == 0
+    assert np.sum(found["run"].bytes_sent) == pytest.approx(0.1 * refreshed.mean(), rel=1e-12), "a tenth of all epochs"
+    assert "traffic, mean of 10" in dict(result_lines(found["run"]))
     capsys.readouterr()
     trace = tmp_path / "trace.json"
     assert invoke(["compare", paths["simulate"], paths["run"], "--json", "--trace", str(trace)]) == 0
     compared = json.loads(capsys.readouterr().out)
     assert (compared["bytes_differ"], compared["messages_differ"], compared["ops_unmatched"]) == (0, 0, 0)
     assert trace.stat().st_size > 0
+    exposed = compared["communication_of_an_epoch"]["exposed"]
+    for command, side in (("simulate", "predicted_s"), ("run", "measured_s")):
+        assert exposed[side] == pytest.approx(np.mean([rank.comm_exposed_s for rank in found[command].per_rank]))
     assert compared["measured_epoch_spread_s"] < found["run"].epoch_s_median
+    # a run that goes on counts as one that was not interrupted
+    longer = [*given, "--epochs", "32"]
+    assert invoke(["run", *longer, "--resume", "--out", paths["run"]]) == 0
+    assert invoke(["simulate", *longer, "--out", str(tmp_path / "longer")]) == 0
+    on, whole = (read_result(path / "result.json") for path in (Path(paths["run"]), tmp_path / "longer"))
+    for field in TRAFFIC:
+        assert getattr(on, field) == getattr(whole, field), field

@@ -48,8 +48,13 @@ def command(
 
 def _recording(experiment: str, overrides: Sequence[str], loaded: "Experiment", epochs: int | None) -> list[str]:
     """Return the words of the command that trains the same experiment on this machine, whatever the hardware: on as
-    many ranks, if the experiment states how many and they are few."""
-    kept = [given for given in overrides if not given.strip().startswith(("cluster.", "hardware."))]
+    many ranks, if the experiment states how many and they are few. Statistics are left out, which cannot be trained
+    on."""
+    # loaded after the checks that are quick
+    from simgnn.planner.from_statistics import STATISTICS
+
+    elsewhere = ("cluster.", "hardware.", *(("graph.",) if loaded.graph.source.startswith(STATISTICS) else ()))
+    kept = [given for given in overrides if not given.strip().startswith(elsewhere)]
     known = loaded.cluster.ranks_per_host is not None and loaded.ranks <= MOST_RANKS
     words = ["simgnn", "run", experiment, "--ranks", str(loaded.ranks if known else RECORDING_RANKS)]
     words += [word for given in kept for word in ("--set", given)]

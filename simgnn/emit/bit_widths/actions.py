@@ -86,11 +86,12 @@ class EncodeUnequal(Action[AssignsBits]):
         awaited = self.owner.layout(arriving, context.receive, width, dtype)
         names = counted(rows, rows.shape[0]) if context.gathered is None else context.gathered
         coded = {}
-        for bits, places in sent.places.items():
+        for bits in sent.places:
+            named = sent.pick(names, bits)
             try:
-                coded[bits] = self.owner.at(bits).encode(context, sent.pick(rows, bits), sent.pick(names, bits))
+                coded[bits] = self.owner.at(bits).encode(context, sent.pick(rows, bits), named)
             except RefusedRowsError as error:
-                raise placed(error, context, int(places[error.row])) from error
+                raise placed(error, context, named) from error
         message = sent.join(coded) if coded else xp.empty((0, 1), dtype=xp.uint8, device=device(rows))
         return message, _of_peers(rows, sent, context.send), _of_peers(rows, awaited, context.receive)
 

@@ -1,7 +1,7 @@
 """The ops of a transfer whose rows have unequal bits, and of the epochs in which these are assigned."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -289,28 +289,41 @@ class AdaptiveCodes(AssignsBits, ABC):
             "assign bits to; use more ranks or layers, or leave codec.bits out"
         ]
 
-    def assumed(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
-        if self.stated_bits is None:
+    def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
+        """The bytes of all messages of a run that ends with the first period, in which all rows have the same bits."""
+        if not self.adaptive or epochs > self.period:
             return {}
+        return self._messages(program, lambda rows: np.full(epochs, self._first_bytes(rows)))
+
+    def assumed(self, program: Program, epochs: int) -> Mapping[str, IntArray]:
+        stated = self.stated_bits
+        if stated is None:
+            return {}
+
+        def row_bytes(rows: Buffer) -> NDArray[np.float64]:
+            later = 2 * ITEM_BYTES[rows.dtype] + rows.width * stated / 8
+            return np.where(np.arange(epochs) < self.period, self._first_bytes(rows), later)
+
+        return self._messages(program, row_bytes)
+
+    def _messages(self, program: Program, row_bytes: Callable[[Buffer], NDArray[Any]]) -> dict[str, IntArray]:
+        """The decisions of a program for messages whose rows have ``row_bytes`` bytes in each epoch [epochs], a
+        function of the buffer of rows that are sent."""
         found: dict[str, IntArray] = {}
         for _, op in program.ops:
             if op.action == EncodeUnequal.label and op.route is not None:
-                rows, packed = program.sizes.routes[op.route], program.buffers[op.reads[0].buffer]
-                dense, row_bytes = rows.matrix(program.ranks), self._assumed_bytes(packed, epochs)
-                name = _decision_of(program.buffers[op.writes[0].buffer])
-                found[name] = np.rint(dense[:, :, None, None] * row_bytes[:, None]).astype(np.int64)
+                dense = program.sizes.routes[op.route].matrix(program.ranks)
+                nbytes = dense[:, :, None, None] * row_bytes(program.buffers[op.reads[0].buffer])[:, None]
+                found[_decision_of(program.buffers[op.writes[0].buffer])] = np.rint(nbytes).astype(np.int64)
         for _, op in program.ops:
             if op.transfer is not None and op.transfer.decision is not None and op.transfer.decision.name in found:
                 name = _decision_of(program.buffers[op.writes[0].buffer])
                 found[name] = found[op.transfer.decision.name].sum(axis=0)
         return found
 
-    def _assumed_bytes(self, rows: Buffer, epochs: int) -> NDArray[np.float64]:
-        """Bytes of a row in each epoch, float64 [epochs]."""
-        assert self.stated_bits is not None
-        later = 2 * ITEM_BYTES[rows.dtype] + rows.width * self.stated_bits / 8
-        first = self.at(self.first_bits).row_bytes(rows.width, rows.dtype)
-        return np.where(np.arange(epochs) < self.period, first, later)
+    def _first_bytes(self, rows: Buffer) -> int:
+        """Bytes of a row before the first assignment."""
+        return self.at(self.first_bits).row_bytes(rows.width, rows.dtype)
 
 
 def _sends_the_same(freshness: type[FreshnessTraits] | FreshnessTraits) -> bool:

@@ -6,7 +6,7 @@ have announced them. A fetch sends counts, ids and rows, in as many rounds as it
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -162,7 +162,7 @@ class Traffic:
                     total += sent.messages if messages else sent.nbytes
         return total
 
-    def mean(self, epochs: range, messages: bool = False) -> Floats:
+    def mean(self, epochs: Sequence[int] | IntArray, messages: bool = False) -> Floats:
         """Mean of :meth:`matrix` over several epochs, float64 [P, P]."""
         times = Counter(id(self.epochs[epoch]) for epoch in epochs)
         one_of = {id(self.epochs[epoch]): epoch for epoch in epochs}
