@@ -26,12 +26,13 @@ BITS = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Assigning:
-    """How bits are assigned. ``byte_s`` [P, P]: seconds a byte from rank to rank; a message costs nothing else."""
+    """How bits are assigned. A message takes ``byte_s`` [P, P] seconds a byte from rank to rank, and ``message_s``."""
 
     period: int
     group_size: int
     lam: float
     byte_s: NDArray[np.float64]
+    message_s: float = 0.0
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Wire:
         groups = Groups(
             np.array([beta[pair][rows].sum() for pair, rows in parts]), np.array([len(rows) for _, rows in parts]),
             np.array([pair[0] * ranks + pair[1] for pair, _ in parts]),
-            Links(self.assigning.byte_s.ravel(), np.zeros(ranks**2)), BITS,
+            Links(self.assigning.byte_s.ravel(), np.full(ranks**2, self.assigning.message_s)), BITS,
             [16 + -(-width * bits // 8) for bits in BITS],
         )  # fmt: skip
         found = {pair: np.zeros(len(values), dtype=np.int64) for pair, values in beta.items()}

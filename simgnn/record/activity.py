@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from simgnn.emit.caches.row_cache import EndEpoch
 from simgnn.errors import ConfigError
@@ -38,7 +37,7 @@ UNDECIDED = -1
 
 def columns_of(decisions: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Split names of decisions into the columns point, phase and name; first columns are empty for shorter names."""
-    parts = pc.split_pattern(pa.array(decisions, pa.string()), "/", max_splits=2, reverse=True).to_pylist()
+    parts = (decision.rsplit("/", 2) for decision in decisions)
     return zip(*(["", "", *part][-3:] for part in parts), strict=True)
 
 

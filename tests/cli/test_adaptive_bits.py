@@ -156,6 +156,35 @@ def test_a_record_goes_on_only_after_a_whole_period_of_assigned_bits(
     assert not (tmp_path / "no").exists()
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks, three epochs, periods of two epochs and groups of 20 rows."""
+    run = tmp_path_factory.mktemp("recorded") / "run"
+    assert invoke(["run", "adaqp", "--ranks", "2", *SETTINGS, "--set", "train.epochs=3", "--out", str(run)]) == 0
+    return run
+
+
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ("codec.group_size", (PERIOD, "codec.group_size=30")),
+        ("codec.assign_period", (GROUP, "codec.assign_period=3")),
+        ("codec.bits", ("codec.bits=4",)),
+        ("codec.lam", (PERIOD, GROUP, "codec.lam=0.4")),
+        ("codec.between_hosts", (PERIOD, GROUP, "codec.between_hosts=3")),
+        ("codec.message_bytes", (PERIOD, GROUP, "codec.message_bytes=50")),
+    ],
+)
+def test_a_record_of_other_groups_periods_or_bits_is_rejected(
+    recorded: Path, key: str, other: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = stated(*PLACE, *other, "train.epochs=3")
+    predicted = ["simulate", "adaqp", *settings, "--hardware", str(HARDWARE), "--activity", str(recorded)]
+    assert invoke([*predicted, "--ranks", "2", "--out", str(tmp_path / "other")]) == 2
+    assert key in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def _sent_in(trace: pa.Table, epoch: int) -> int:
     """Payload bytes of the messages of an epoch, of all ranks."""
     chosen = trace.filter(pc.and_(pc.equal(trace["epoch"], epoch), pc.greater_equal(trace["step"], 0)))
@@ -175,10 +204,3 @@ def test_recorded_bits_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixtur
     elsewhere = tmp_path / "elsewhere"
     assert invoke([*here, "--ranks", "4", "--out", str(elsewhere)]) == 0
     assert read_result(RunDirectory(elsewhere).result).transferred
-    for key, *other in (
-        ("codec.group_size", PERIOD, "codec.group_size=30"), ("codec.assign_period", GROUP, "codec.assign_period=3"),
-        ("codec.bits", "codec.bits=4"), ("codec.lam", PERIOD, GROUP, "codec.lam=0.4"),
-    ):  # fmt: skip
-        again = ["simulate", "adaqp", *stated(*PLACE, *other), "--hardware", str(HARDWARE), "--activity", str(run)]
-        assert invoke([*again, "--ranks", "2", "--out", str(tmp_path / "other")]) == 2
-        assert key in capsys.readouterr().err

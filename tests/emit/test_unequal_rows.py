@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from executor.policies.accelerated import accelerated
-from simgnn.emit.bit_widths.actions import DecodeUnequal, EncodeUnequal, TraceRanges
+from simgnn.emit.bit_widths.actions import ChooseBits, DecodeUnequal, EncodeUnequal, TraceRanges
 from simgnn.emit.bit_widths.rows import group_counts, group_sizes, group_sums, grouped
 from simgnn.policies.codec.stochastic import Stochastic
 from simgnn.policy import EncodeRows, RefusedRowsError
@@ -153,3 +153,44 @@ def test_rows_that_are_not_finite_are_refused(value: float) -> None:
     here = replace(HERE, vertex_of=lambda row: 100 + row)
     with pytest.raises(RefusedRowsError, match=named):
         does(EncodeRows, accelerated(Stochastic()))(here, rows)
+
+
+def test_a_message_counts_in_bytes_that_travel_within_a_host() -> None:
+    nbytes = np.arange(9)
+    plain = codec().links((0, 0, 1)).times(nbytes)
+    assert plain.tolist() == nbytes.tolist(), "all links are alike and messages start at once"
+    stated = codec(between_hosts=4, message_bytes=100).links((0, 0, 1)).times(nbytes).reshape(3, 3)
+    assert stated.tolist() == [[100, 101, 108], [103, 104, 120], [124, 128, 108]]
+
+
+def of_links(**options: Any) -> tuple[set[int], set[int]]:
+    """The bits of messages within hosts and between them, of two hosts of two ranks. Each rank sends a group of equal
+    rows to each other one."""
+    ranks, hosts = 4, np.array([0, 0, 1, 1])
+    sender, receiver = np.nonzero(~np.eye(ranks, dtype=bool))
+    stated = np.column_stack([np.ones(len(sender)), np.full(len(sender), 10), receiver])
+    here = replace(
+        HERE, rank=0, ranks=ranks, hosts=tuple(hosts.tolist()), receive=(0, 3, 3, 3),
+        options={"width": 64, "dtype": "float32"},
+    )  # fmt: skip
+    out, mine = does(ChooseBits, codec(**options))(here, *map(torch.from_numpy, (stated[:3], stated[3:])))
+    given = torch.split(torch.cat((mine, out)).flatten(), 6)  # of each rank: three groups sent, three received
+    sent = torch.cat([part[:3] for part in given]).numpy()
+    received = torch.cat([part[3:] for part in given]).numpy()
+    by_pair = np.zeros((ranks, ranks), dtype=int)
+    by_pair[sender, receiver] = sent
+    assert received.tolist() == by_pair.T[sender, receiver].tolist(), "both ends are told the same"
+    near = hosts[sender] == hosts[receiver]
+    return {*sent[near].tolist()}, {*sent[~near].tolist()}
+
+
+def test_slower_bytes_between_hosts_take_bits_from_their_messages_alone() -> None:
+    """At 4 bits the objective is least if all links are alike. Within hosts, 8 bits then take no longer than that."""
+    assert of_links() == ({4}, {4})
+    assert of_links(between_hosts=20.0) == ({8}, {4})
+    assert of_links(between_hosts=20.0, lam=0.0) == ({8}, {2})
+
+
+def test_where_the_start_of_a_message_takes_longest_bits_cost_nothing() -> None:
+    assert of_links(message_bytes=1e9) == ({8}, {8})
+    assert of_links(message_bytes=1e9, between_hosts=20.0) == ({8}, {8})

@@ -41,12 +41,14 @@ class Case:
     training: str = "float64-adam"
     extra: tuple[str, ...] = ()
     hosts: int = 1
+    system: str = "vanilla"
 
     @property
     def name(self) -> str:
         """A name for folders and reports."""
         place = f"{self.ranks}ranks" if self.hosts == 1 else f"{self.ranks}ranks-{self.hosts}hosts"
-        parts = (self.graph, self.model, self.partition, place, self.training, *self.extra)
+        system = () if self.system == "vanilla" else (self.system,)
+        parts = (*system, self.graph, self.model, self.partition, place, self.training, *self.extra)
         whole = "-".join(parts).replace("=", "_")
         # file systems end names at 255 bytes
         return whole if len(whole) <= 160 else f"{whole[:140]}-{sha256(whole.encode()).hexdigest()[:16]}"

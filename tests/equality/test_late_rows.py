@@ -63,10 +63,14 @@ SAME_QUICK = ("gat, rate 0", "metis, rate 0")
 Runs = dict[str, dict[str, Any]]
 
 
-def carried_out(root: Path, ranks: int, runs: dict[str, tuple[str, ...]], seed: int | None = None) -> Runs:
+def carried_out(
+    root: Path, ranks: int, runs: dict[str, tuple[str, ...]], seed: int | None = None, hosts: int = 1
+) -> Runs:
     """What rank 0 returned of each run, with the run's folder; all ranks hold the same."""
     graph = small_graph()
-    folders = [prepared_run(graph, root / f"run-{ranks}-{seed}" / name, ranks, *of) for name, of in runs.items()]
+    folders = [
+        prepared_run(graph, root / f"run-{ranks}-{seed}" / name, ranks, *of, hosts=hosts) for name, of in runs.items()
+    ]
     train = train_in_process if seed is None else train_delayed
     found = run_ranks(ranks, train, root / f"ranks-{ranks}-{seed}", list(map(str, folders)), seed, joined=False)
     for others in found[1:]:

@@ -68,10 +68,12 @@ PLACES = [
 ]
 
 
-def reference_of(folder: Path) -> CodedReference:
+def reference_of(folder: Path, far: float = 1.0, message_bytes: float = 0.0) -> CodedReference:
+    """``far``: how many times as long a byte takes between hosts; ``message_bytes``: what the start of one takes."""
     plan, graph = RunPlan.open(folder), small_graph()
     initial = [dict(layer.named_parameters()) for layer in build_layers(plan.layers, plan.seed, torch.float64)]
-    assigning = Assigning(PERIOD, GROUP, LAM, np.full((plan.ranks, plan.ranks), 1e-10))
+    byte_s = np.where(np.not_equal.outer(plan.program.hosts, plan.program.hosts), far, 1.0) * 1e-10
+    assigning = Assigning(PERIOD, GROUP, LAM, byte_s, message_bytes * 1e-10)
     return train_coded_reference(plan, graph, initial, owner_of(plan, graph.vertices), assigning)
 
 
@@ -83,7 +85,12 @@ def test_one_process_that_holds_the_same_coded_rows_learns_the_same(away: Away, 
     assert max(errors(found, different).values()) <= 1e-10, errors(found, different)
     given = np.concatenate([bits for pairs in expected.wire.bits.values() for bits in pairs.values()])
     assert len({*given.tolist()}) > 1, "rows differ in bits"
-    recorded = decided(found["folder"])
+    sent_as_computed(found["folder"], expected)
+
+
+def sent_as_computed(folder: Path, expected: CodedReference) -> None:
+    """The run sent the bytes that the reference computes, by epoch, layer, direction and pair."""
+    recorded = decided(folder)
     for (epoch, layer, phase), sizes in expected.wire.bytes_sent.items():
         sent = recorded[f"sync/{layer}/{phase}/bytes"][:, :, epoch, 0]
         assert {(i, j): int(sent[i, j]) for i, j in zip(*np.nonzero(sent), strict=True)} == sizes, (epoch, layer, phase)
@@ -122,12 +129,22 @@ IDENTITY = {
     "gin": ("model.kind=gin", "train.learning_rate=0.001"),
     "gat": ("model.kind=gat", METIS),
     "gcn, float32": ("model.kind=gcn", "train.dtype=float32"),
+    "sage, float32": ("model.kind=sage", METIS, PIPELINED, "train.dtype=float32"),
+    "gin, float32": ("model.kind=gin", "train.learning_rate=0.001", METIS, "train.dtype=float32"),
+    "gat, float32": ("model.kind=gat", PIPELINED, "train.dtype=float32"),
 }
+IDENTITY_QUICK = ("gcn", "gat", "sage, float32")
 
 
-@pytest.mark.parametrize("ranks", [2, *(pytest.param(each, marks=pytest.mark.slow) for each in (3, 4))])
-def test_a_period_longer_than_the_run_is_8_bits(ranks: int, tmp_path: Path) -> None:
-    chosen = IDENTITY if ranks > 2 else {name: IDENTITY[name] for name in ("gcn", "gat")}
+@pytest.mark.parametrize(
+    ("ranks", "names"),
+    [
+        pytest.param(2, IDENTITY_QUICK, id="2, some"),
+        *(pytest.param(ranks, tuple(IDENTITY), id=f"{ranks}, all", marks=pytest.mark.slow) for ranks in (2, 3, 4)),
+    ],
+)
+def test_a_period_longer_than_the_run_is_8_bits(ranks: int, names: tuple[str, ...], tmp_path: Path) -> None:
+    chosen = {name: IDENTITY[name] for name in names}
     runs = {name: (*of, *LARGER, *ADAPTIVE) for name, of in chosen.items()}
     same = {f"{name}, 8 bits": (*of, *LARGER, *EIGHT) for name, of in chosen.items()}
     found = carried_out(tmp_path, ranks, {**runs, **same})
@@ -137,6 +154,35 @@ def test_a_period_longer_than_the_run_is_8_bits(ranks: int, tmp_path: Path) -> N
         assert torch.equal(ours["parameters"], theirs["parameters"]), name
         for one, other in zip(ours["gradients"], theirs["gradients"], strict=True):
             assert torch.equal(one, other), name
+
+
+LINKED = ("codec.between_hosts=20", "codec.message_bytes=40")
+
+
+@pytest.mark.parametrize(
+    "name", ["gcn", *(pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "gcn")]
+)
+def test_messages_between_hosts_get_fewer_bits_where_they_take_longer(name: str, tmp_path: Path) -> None:
+    settings = (*SGD, *CASES[name], *WIRE, *LARGER)
+    found = carried_out(tmp_path, 4, {"alike": settings, "apart": (*settings, *LINKED)}, hosts=2)
+    folders = {which: one["folder"] for which, one in found.items()}
+    program = RunPlan.open(folders["apart"]).program
+    assert program.hosts == (0, 0, 1, 1)
+    for which, links in (("alike", ()), ("apart", (20.0, 40.0))):
+        expected = reference_of(folders[which], *links)
+        different: Any = expected
+        assert max(errors(found[which], different).values()) <= 1e-10
+        sent_as_computed(folders[which], expected)
+    far, sent = np.not_equal.outer(program.hosts, program.hosts), {}
+    for which, folder in folders.items():
+        messages = [nbytes for decision, nbytes in decided(folder).items() if decision.endswith("/bytes")]
+        sent[which] = np.sum(messages, axis=0)[:, :, PERIOD:, 0].sum(axis=2)
+    assert sent["apart"][far].sum() < sent["alike"][far].sum()
+    assert sent["apart"][~far].sum() > sent["alike"][~far].sum()
+    simulated = simulate(
+        program, machine(program.hosts), epochs=EPOCHS, evaluate_every=2, activity=decided(folders["apart"])
+    )
+    assert not differences(told(simulated.trace), told(read_table(RunDirectory(folders["apart"]).trace)))
 
 
 @pytest.mark.slow

@@ -28,6 +28,11 @@ from tests.executor.runs import prepared_run, small_graph, train_in_process
 SETTINGS = ["train.epochs=7", "train.checkpoint_every=2", "model.kind=sage"]
 LAZY = ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.05", "codec.kind=linear"]
 DRAWN = ["freshness.kind=boundary-sampling", "freshness.sampling=bernoulli", "freshness.cache_features=true"]
+UNEQUAL = [
+    "codec.kind=stochastic", "codec.bits=adaptive", "codec.assign_period=3", "codec.group_size=10",
+    "schedule.kind=pipelined",
+]  # fmt: skip
+"""Bits are assigned after the third and the sixth epoch, between which the run breaks off."""
 VARIANTS = {"dense": {}, "sparse": {"sparse_features": True}}
 
 
@@ -45,6 +50,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     late = "freshness.kind=one-epoch-stale", "freshness.smooth_rows=true", "schedule.kind=pipelined"
     runs.append(("late", small_graph(), [*SETTINGS, "model.layers=3", *late]))
     runs.append(("sampled", small_graph(), [*SETTINGS, *DRAWN]))
+    runs.append(("unequal", small_graph(), [*SETTINGS, "model.layers=3", *UNEQUAL]))
     whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
     broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *settings)) for name, graph, settings in runs]
     expected = run_ranks(2, train_in_process, tmp_path / "whole", whole, joined=False)
@@ -73,7 +79,7 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
         if tables[0].is_file():
             assert pq.read_table(tables[0]).equals(pq.read_table(tables[1]))
             recorded += 1
-    assert recorded == 4, "two schedules of blocks, two caches"
+    assert recorded == 5, "two schedules of blocks, two caches, unequal bits"
     for one, other in zip(whole, broken, strict=True):
         traces = [pq.read_table(Path(folder) / "trace.parquet").to_pandas() for folder in (one, other)]
         keys = ["rank", "epoch", "step", "op_id", "bytes_sent", "collective_bytes", "control_bytes", "messages"]
@@ -165,6 +171,8 @@ def test_more_epochs_of_every_full_graph_system(ranks: int, tmp_path: Path) -> N
     step = [f"{RATE}.kind=step", f"{RATE}.step_size=2", "train.weight_decay=[0.1,0.2]", "train.decay_biases=false"]
     systems = ("vanilla", "cagnet", "sancus", "cdfgnn", "pipegcn", "bnsgcn")
     cases = {name: (name, ["model.layers=2", *(step if name == "cagnet" else [])]) for name in systems}
+    if ranks > 1:  # one rank has no bits to assign
+        cases["adaqp"] = ("adaqp", ["codec.assign_period=2", "codec.group_size=10"])
     _check_more_epochs(tmp_path, ranks, cases, [1, 3])
 
 

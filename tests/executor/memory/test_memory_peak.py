@@ -195,6 +195,35 @@ def test_a_trace_that_is_written_before_an_evaluation_is_not_in_its_peak(tmp_pat
     assert taken["warm"] < 0.5
 
 
+DECISIONS = """
+import sys, torch
+from pathlib import Path
+from executor.state.buffers import Now
+from executor.state.context import NOTHING
+from executor.memory.peak import _status
+from executor.recording.side_records import DecisionRecorder
+from executor.recording.trace import Recorder, warm_up_writer
+
+warm_up_writer()
+trace, decisions = Recorder(Path(sys.argv[1]) / "trace", 0, torch.device("cpu")), DecisionRecorder(Path(sys.argv[1]), 0)
+trace.add(Now(0, 0, 0), 0, 0.0, 0.0, NOTHING)
+decisions.note(Now(0, 0, 0), "sync/1/forward/bytes", 1, 7)
+before, modules = _status("RssAnon"), set(sys.modules)
+trace.flush()
+decisions.flush()
+print((_status("RssAnon") - before) / 2**20, len(set(sys.modules) - modules))
+"""
+
+
+def test_records_that_are_written_before_a_checkpoint_are_not_in_the_next_peak(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", DECISIONS, str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert found.returncode == 0, found.stderr
+    taken, modules = found.stdout.split()
+    assert float(taken) < 0.5
+    assert int(modules) == 0, "a library that is imported in the middle of a run stays"
+
+
 RMAT = ["graph.source=synthetic:rmat", "graph.vertices=6000", "graph.edges=30000", "graph.feature_width=40"]
 COMMUNITIES = [
     "graph.source=synthetic:communities", "graph.vertices=6000", "graph.edges=30000", "graph.feature_width=40",
@@ -206,6 +235,12 @@ LATE_ATTENTION = [
     "model.kind=gat", "model.order=auto", "freshness.cold_start=zeros", "freshness.smooth_rows=true",
 ]  # fmt: skip
 
+WRITTEN = ["train.epochs=5", "train.checkpoint_every=3", "train.eval_every=0"]
+UNEQUAL = (
+    [], ["codec.assign_period=1"], ["codec.assign_period=1", "model.kind=gat", "model.order=auto"],
+    ["codec.assign_period=1", "model.kind=sage", "communication.rows=input"],
+)  # fmt: skip
+"""The first epoch is measured, in which bits are assigned if a period is one epoch."""
 SAMPLED = (
     ["freshness.p=0.5"], ["model.kind=gat", "model.order=auto", "freshness.p=0.3"],
     ["model.kind=sage", "freshness.p=0.5", "freshness.sampling=bernoulli", "freshness.cache_features=true"],
@@ -233,10 +268,19 @@ SAMPLED = (
         pytest.param("vanilla", 2, [*LARGER, *THREE, "communication.resend_inputs=true"], marks=pytest.mark.slow),
         pytest.param("pipegcn", 2, [*LARGER, *THREE], marks=pytest.mark.slow),
         pytest.param("pipegcn", 2, [*LARGER, *THREE, *LATE_ATTENTION], marks=pytest.mark.slow),
+        pytest.param("pipegcn", 4, [*LARGER, *THREE], marks=pytest.mark.slow),
+        pytest.param("pipegcn", 4, [*LARGER, *THREE, *LATE_ATTENTION], marks=pytest.mark.slow),
+        *(
+            pytest.param("adaqp", ranks, [*LARGER, *THREE, *more], marks=pytest.mark.slow)
+            for ranks, more in product((2, 4), UNEQUAL)
+        ),
         *(
             pytest.param("bnsgcn", ranks, [*LARGER, *THREE, *more], marks=pytest.mark.slow)
             for ranks, more in product((2, 4), SAMPLED)
         ),
+        # evaluated after records and a checkpoint have been written
+        pytest.param("adaqp", 2, [*LARGER, *THREE, "model.hidden=64", *WRITTEN], marks=pytest.mark.slow),
+        pytest.param("cdfgnn", 2, [*LARGER, *THREE, *WRITTEN], marks=pytest.mark.slow),
         ("cdfgnn", 2, [*LARGER, *THREE]),
         pytest.param("distdgl", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
         pytest.param("rapidgnn", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
