@@ -148,7 +148,7 @@ def predict(
     _check_machine(experiment, chosen.profile)
     cluster = default_cluster(chosen.profile)
     # the partition is that of a run, which knows no stand-in for this machine and no other numbers than the profile
-    known = known_profile(experiment) if experiment.partition.fits_devices else None
+    known = known_profile(experiment)
     prepared = prepare(
         experiment,
         default_cluster=cluster,

@@ -88,7 +88,8 @@ def write_run_directory(
 def resolved_table(prepared: Prepared) -> dict[str, Any]:
     """Return the content of ``plan/resolved.toml``: by key path, values chosen for ``auto``, and what the partitioner
     read off the hardware profile."""
-    filled = {} if prepared.partition is None else prepared.partition.filled
+    artifact = prepared.partition
+    filled = prepared.experiment.partition.filled() if artifact is None else artifact.filled
     return {**prepared.planned.resolved, **{f"partition.{option}": value for option, value in filled.items()}}
 
 

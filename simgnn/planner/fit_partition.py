@@ -71,6 +71,27 @@ def devices_of(experiment: Experiment, profile: Profile | None) -> tuple[DeviceT
     return device_times(machine)
 
 
+def check_fitted(experiment: Experiment, profile: Profile | None) -> None:
+    """Raise :class:`ConfigError` where the partition of a statistics file was made for other devices than those of the
+    hardware ``profile``: other halo rows would be dropped for these."""
+    if not experiment.partition.fits_devices:
+        return
+    made_for = cast(FittedPartitioner, experiment.partition).devices
+    if made_for is None:
+        return
+    here = devices_of(experiment, profile)
+    differ = [rank for rank, (one, other) in enumerate(zip(made_for, here, strict=False)) if one != other]
+    if differ or len(made_for) != len(here):
+        there = made_for[differ[0]].device if differ else f"{len(made_for)} devices"
+        found = here[differ[0]].device if differ else f"{len(here)}"
+        where = f"rank {differ[0]} on '{there}'" if differ else there
+        raise ConfigError(
+            f"graph.source: got '{experiment.graph.source}', whose partition was made for {where}, expected one for the "
+            f"devices of the hardware profile ('{found}', or other times or memory): which halo rows are dropped depends "
+            "on them; divide the graph again with this profile (simgnn partition --hardware PROFILE --stats FILE)"
+        )
+
+
 def on_cpu(devices: Sequence[DeviceTimes]) -> NDArray[np.bool_]:
     """Return which ranks have a CPU as their device, bool [P]."""
     return np.array([device.kind == "cpu" for device in devices])

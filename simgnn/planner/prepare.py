@@ -16,7 +16,7 @@ from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, PartitionStats
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.epoch_work import with_weights
-from simgnn.planner.fit_partition import with_fitted_partition
+from simgnn.planner.fit_partition import check_fitted, with_fitted_partition
 from simgnn.planner.from_statistics import STATISTICS as STATISTICS
 from simgnn.planner.from_statistics import from_statistics
 from simgnn.planner.from_statistics import with_default_cluster as with_default_cluster
@@ -84,6 +84,7 @@ def prepare(
                 why = "a statistics file can be simulated, not trained on"
                 raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
             experiment, stats = from_statistics(experiment, base)
+            check_fitted(experiment, profile)
             if experiment.sampling is None:
                 estimated = (KEPT_EDGES,) if experiment.freshness.draws_rows else ()
                 return Prepared(experiment, stats, _planned(experiment, stats), estimated=estimated)

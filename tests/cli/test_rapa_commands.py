@@ -83,3 +83,20 @@ def test_too_little_memory_ends_with_status_3(small: Path, tmp_path: Path, capsy
         text = capsys.readouterr().err
         assert "rank 0 needs" in text
         assert "rank 3 needs" in text
+
+
+def test_its_statistics_serve_the_same_devices_only(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stats = tmp_path / "stats.toml"
+    assert invoke(["partition", str(small), *RAPA, "--ranks", "4", "--stats", str(stats)]) == 0
+    capsys.readouterr()
+    assert invoke(["simulate", str(small), *RAPA, "--ranks", "4", "--json"]) == 0
+    counted = json.loads(capsys.readouterr().out)
+    source = ["--set", f"graph.source=stats:{stats}", "--ranks", "4"]
+    assert invoke(["simulate", str(small), *source, "--hardware", MIXED, "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["program_digest"] == counted["program_digest"]
+    assert read["dropped_edges"]["by_rank"] == counted["dropped_edges"]["by_rank"]
+    assert invoke(["simulate", str(small), *source, "--hardware", "dgx-a100"]) == 2
+    assert "graph.source: got" in capsys.readouterr().err

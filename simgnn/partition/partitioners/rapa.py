@@ -117,7 +117,7 @@ class Rapa(FittedPartitioner):
         return found.model_copy(update={"alpha": edge / (edge + vertex)})
 
     def filled(self) -> dict[str, Any]:
-        return {"alpha": self.alpha, **super().filled()}
+        return {} if self.devices is None else {"alpha": self.alpha, **super().filled()}
 
     def placed(self, edges: IntArray, hosts: IntArray, seed: int) -> IntArray:
         # this loads Numba, which checking an experiment does not need
