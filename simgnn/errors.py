@@ -10,7 +10,8 @@
         └── PolicyError  a policy that cannot go on
 
 Every message states what was found, what was expected and what to do. The command line prints it without a traceback
-and exits with status 2 (``BackendError``: 1, ``ShortMemoryError``: 3). Bugs of simgnn itself raise ``AssertionError`` instead.
+and exits with status 2 (``BackendError``: 1, ``ShortMemoryError``: 3). Bugs of simgnn itself raise ``AssertionError``
+instead.
 """
 
 import sys

@@ -443,7 +443,8 @@ class DroppedHalo:
 class Assignment:
     """What a partitioner decides. ``owner`` int [V]: the rank that owns each vertex; in a vertex-cut that of its master
     copy. ``edge_part`` int [E_u], of a vertex-cut only: the rank of each undirected edge, in the order of
-    :func:`simgnn.partition.edges.undirected_edges`. ``dropped``: halo rows that ranks do without (None: they have all)."""
+    :func:`simgnn.partition.edges.undirected_edges`. ``dropped``: halo rows that ranks do without (None: they have
+    all)."""
 
     owner: NDArray[np.integer]
     edge_part: NDArray[np.integer] | None = None
@@ -460,8 +461,8 @@ class Partitioner(Policy, ABC):
     slot: ClassVar[str] = "partition"
     cut: ClassVar[Cut] = "edge-cut"
     fits_devices: ClassVar[bool] = False
-    """Whether it is a :class:`simgnn.partition.device_fit.FittedPartitioner`, which the planner asks to suit the devices
-    of the ranks."""
+    """Whether it is a :class:`simgnn.partition.device_fit.FittedPartitioner`, which the planner asks to suit the
+    devices of the ranks."""
 
     reorder: Reorder = Field(default="rcm", description="order of a rank's own rows; changes speed, never values")
 

@@ -23,8 +23,9 @@ from simgnn.partition.local.vertex_cut import RankGraph
 
 
 class Degrees(NamedTuple):
-    """In-degrees without self loops, or sums of weights of in-edges, float64: of all rows in the ``full`` graph [n + h],
-    and of own rows [n] by the edges that are ``kept``. ``renormalised``: a GCN scales rows by one over the other."""
+    """In-degrees without self loops, or sums of weights of in-edges, float64: of all rows in the ``full`` graph
+    [n + h], and of own rows [n] by the edges that are ``kept``. ``renormalised``: a GCN scales rows by one over the
+    other."""
 
     full: torch.Tensor
     kept: torch.Tensor
@@ -60,8 +61,8 @@ SCALINGS: Mapping[str, Callable[[Degrees, int], Scaling]] = {
     "gcn": _gcn, "mean": _mean, "sum": _sum, LOOPED_MEAN: _looped_mean,
 }  # fmt: skip
 """Named scalings of rows, from :class:`Degrees` of n rows, of which the first ``looped`` have a self loop here
-(masters, of a vertex-cut). Means divide by the degrees of the edges that are kept. A is the matrix of
-edge weights, of ones if there are none:
+(masters, of a vertex-cut). A is the matrix of edge weights, of ones if there are none. Means divide by the degrees of
+the edges that are kept:
 
 - ``gcn``: D^-1/2 (A + I) D^-1/2 with D = degree + 1 (Kipf and Welling, ICLR 2017);
 - ``mean``: weighted mean over the in-edges, 0 where there are none (GraphSAGE, NeurIPS 2017);

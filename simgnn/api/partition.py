@@ -56,9 +56,8 @@ CONNECTIONS = {
 class Balance:
     """How evenly a partitioner loads the ranks of an edge-cut: the largest rank over the mean in owned vertices,
     in-edges, halo rows and the work of an epoch of the experiment's layers (without communication), of what ranks hold.
-    ``choice``: what it balances. ``costs`` [P]: the cost of each rank, by the units of a partitioner that suits devices, if
-    one was asked for;
-    else None."""
+    ``choice``: what it balances. ``costs`` [P]: the cost of each rank, by the units of a partitioner that suits
+    devices, if one was asked for; else None."""
 
     choice: str
     vertices: float
@@ -70,6 +69,7 @@ class Balance:
 
 
 BALANCE_COLUMNS = ("balance", "vertices", "edges", "halo rows", "work", "cut edges")
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -92,7 +92,6 @@ FIT_COLUMNS = (
     "rank", "cost before", "cost", "halo rows before", "halo rows", "edges before", "edges", "memory before", "memory",
     "dropped edges",
 )  # fmt: skip
-
 
 
 @dataclass(frozen=True, repr=False)
@@ -211,10 +210,11 @@ def make_partition(
     runs of the experiment use the same.
 
     ``experiment``, ``ranks``, ``hardware``, ``set``: as in :func:`simgnn.load_experiment`; a profile matters to
-    partitioners that suit the devices of the ranks, and says how many ranks there are. ``stats``: TOML file to write the
-    statistics to, for ``graph.source = "stats:FILE"``. ``alternatives``: also partition by what else the partitioner
-    may balance (METIS runs for each), to compare how evenly ranks are loaded. ``progress`` gets lines of text, as
-    ``print`` does. Raises :class:`~simgnn.errors.SimgnnError` for a graph that cannot be read or partitioned."""
+    partitioners that suit the devices of the ranks, and says how many ranks there are. ``stats``: TOML file to write
+    the statistics to, for ``graph.source = "stats:FILE"``. ``alternatives``: also partition by what else the
+    partitioner may balance (METIS runs for each), to compare how evenly ranks are loaded. ``progress`` gets lines of
+    text, as ``print`` does. Raises :class:`~simgnn.errors.SimgnnError` for a graph that cannot be read or
+    partitioned."""
     given = experiment if isinstance(experiment, Experiment) else os.fspath(experiment)
     profile = None if hardware is None else os.fspath(hardware)
     loaded = load_experiment(given, set or {}, ranks=ranks, hardware=profile, trains=False)

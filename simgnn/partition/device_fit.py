@@ -95,7 +95,8 @@ class FittedPartitioner(Partitioner, ABC):
 
     @abstractmethod
     def refined(self, graph: Graph, owner: NDArray[np.int32], hosts: IntArray, seed: int) -> Assignment:
-        """The parts ``owner`` int32 [V] of :meth:`starts_from`, given to ranks and without the halo rows that are dropped."""
+        """The parts ``owner`` int32 [V] of :meth:`starts_from`, given to ranks, without the halo rows that are
+        dropped."""
 
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
         owner = self.starts_from(hosts).divide(graph, hosts, seed, spill).owner

@@ -33,8 +33,8 @@ class Partition:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the partition: its kind, number of ranks and arrays. One that drops nothing is the same as one that
-        may not."""
+        """SHA-256 of the partition: its kind, number of ranks and arrays. A partitioner that happens to drop nothing
+        makes the same partition as one that never does."""
         arrays: list[NDArray[Any]] = [self.owner] if self.edge_part is None else [self.owner, self.edge_part]
         words = [self.kind, str(self.ranks)]
         if self.dropped is not None and len(self.dropped.rank):
@@ -65,9 +65,9 @@ def partitioned(
     start: NDArray[np.int32] | None = None,
 ) -> Partition:
     """Divide ``graph`` with ``policy`` into P = len(hosts) parts; the arguments are those of
-    :meth:`Partitioner.divide`. ``start`` int32 [V]: the parts that a :class:`FittedPartitioner` starts from, if they are
-    known. Raises :class:`ConfigError` when there are more ranks than vertices, or when the policy
-    does not return one rank for each vertex (and, in a vertex-cut, for each edge)."""
+    :meth:`Partitioner.divide`. ``start`` int32 [V]: the parts that a :class:`FittedPartitioner` starts from, if they
+    are known. Raises :class:`ConfigError` when there are more ranks than vertices, or when the policy does not return
+    one rank for each vertex (and, in a vertex-cut, for each edge)."""
     ranks, where = len(hosts), f"partition.kind = '{policy.label}'"
     check_ranks(ranks, graph)
     with reported([policy]):

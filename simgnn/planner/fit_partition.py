@@ -62,8 +62,8 @@ def devices_of(experiment: Experiment, profile: Profile | None) -> tuple[DeviceT
     kind = experiment.partition.label
     if profile is None:
         raise ConfigError(
-            f"partition.kind: got '{kind}' without a hardware profile, expected one: parts follow from times and memory "
-            "of the ranks' devices; name it with --hardware (hardware.profile), measure this machine with "
+            f"partition.kind: got '{kind}' without a hardware profile, expected one: parts follow from times and "
+            "memory of the ranks' devices; name it with --hardware (hardware.profile), measure this machine with "
             "`simgnn calibrate`, or state partition.devices"
         )
     threads = experiment.hardware.threads_per_rank
@@ -86,9 +86,10 @@ def check_fitted(experiment: Experiment, profile: Profile | None) -> None:
         found = here[differ[0]].device if differ else f"{len(here)}"
         where = f"rank {differ[0]} on '{there}'" if differ else there
         raise ConfigError(
-            f"graph.source: got '{experiment.graph.source}', whose partition was made for {where}, expected one for the "
-            f"devices of the hardware profile ('{found}', or other times or memory): which halo rows are dropped depends "
-            "on them; divide the graph again with this profile (simgnn partition --hardware PROFILE --stats FILE)"
+            f"graph.source: got '{experiment.graph.source}', whose partition was made for {where}, expected one for "
+            f"the devices of the hardware profile ('{found}', or other times or memory): which halo rows are dropped "
+            "depends on them; divide the graph again with this profile (simgnn partition --hardware PROFILE --stats "
+            "FILE)"
         )
 
 
@@ -175,9 +176,7 @@ def _widths(layer: LayerSpec) -> LayerWidths:
     return LayerWidths(layer.prepared_width or layer.width_in, layer.width_in, layer.width_out)
 
 
-def _is_short(
-    policy: FittedPartitioner, program: Program, stats: PartitionStats, hosts: IntArray, seed: int
-) -> bool:
+def _is_short(policy: FittedPartitioner, program: Program, stats: PartitionStats, hosts: IntArray, seed: int) -> bool:
     """Whether the program needs more memory with all halo rows than the device of any rank has."""
     assert policy.devices is not None
     needed = program_bytes(program, on_cpu(policy.devices))[policy.placed(stats.edges, hosts, seed)]
@@ -212,9 +211,9 @@ def _with_less(stats: PartitionStats, share: float, without_edges: bool) -> Part
     """Return statistics with a ``share`` of the halo rows of each pair of ranks; ``without_edges``: also without the
     edges from halo rows."""
     halo, tables = stats.halo, dict(stats.tables)
-    rows = np.floor(halo.rows * share).astype(np.int64)
+    rows = np.ceil(halo.rows * share).astype(np.int64)  # upwards: memory is estimated from above
     if "halo_feature_nonzeros" in tables:
-        tables["halo_feature_nonzeros"] = np.floor(tables["halo_feature_nonzeros"] * share).astype(np.int64)
+        tables["halo_feature_nonzeros"] = np.ceil(tables["halo_feature_nonzeros"] * share).astype(np.int64)
     edges = stats.edges
     if without_edges:
         cut = np.asarray(tables["cut_edges"], dtype=np.int64)

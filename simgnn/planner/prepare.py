@@ -153,7 +153,8 @@ def obtain_partition(
     progress: Progress = SILENT,
     profile: Profile | None = None,
 ) -> "PartitionArtifact":
-    """Return the experiment's partition of ``graph``, from the cache or newly made. ``profile``: as in :func:`prepare`."""
+    """Return the experiment's partition of ``graph``, from the cache or newly made. ``profile``: as in
+    :func:`prepare`."""
     return fitted_partition(experiment, graph, cache, progress, profile)[1]
 
 

@@ -34,10 +34,14 @@ def program_bytes(program: Program, on_cpu: NDArray[np.bool_]) -> IntArray:
 
 
 def fixed_bytes(program: Program) -> int:
-    """Return the bytes of permanent buffers whose size no part of a graph changes: parameters and what goes with them."""
-    kept = carried(program)
-    constant = (buffer for name, buffer in program.buffers.items() if name in kept and isinstance(buffer.rows, int))
-    return sum(int(buffer.rows) * buffer.row_bytes * buffer.depth for buffer in constant if isinstance(buffer.rows, int))
+    """Return the bytes of permanent buffers whose size no part of a graph changes: parameters and what goes with
+    them."""
+    kept, total = carried(program), 0
+    for name in kept:
+        buffer = program.buffers[name]
+        if isinstance(buffer.rows, int):
+            total += buffer.rows * buffer.row_bytes * buffer.depth
+    return total
 
 
 def _bytes(program: Program, name: str, on_cpu: NDArray[np.bool_]) -> IntArray:

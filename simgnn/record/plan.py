@@ -48,9 +48,9 @@ class PlanFile(_Table):
     ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation. ``cut_digest``, ``graph_digest``:
     None in a plan from a statistics file that does not record its source. ``policies``: slot -> kind and options of the
     policy that is used in training. ``code``: folders with the code of users' policies. ``batches``: of mini-batches.
-    ``class_names``: names of the classes, if labels were text. ``dropped_edges``: those that no rank holds; ``notes``: what
-    results must say of the partition. ``continues``: digests of earlier programs of the run,
-    of fewer epochs, whose checkpoints this one can load.
+    ``class_names``: names of the classes, if labels were text. ``dropped_edges``: those that no rank holds; ``notes``:
+    what results must say of the partition. ``continues``: digests of earlier programs of the run, of fewer epochs,
+    whose checkpoints this one can load.
     """
 
     format: Literal[1]

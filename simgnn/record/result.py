@@ -164,9 +164,9 @@ class DroppedEdges(_Table):
         if not count:
             return f"dropped edges: none{ended}"
         return (
-            f"dropped edges: {count:,} of {self.of:,} ({100 * count / max(self.of, 1):.3g} %{ended}): the model is trained "
-            "and evaluated on the graph without them, so that losses and accuracies are those of this smaller graph; "
-            "`simgnn infer RUN` computes the scores on all edges"
+            f"dropped edges: {count:,} of {self.of:,} ({100 * count / max(self.of, 1):.3g} %{ended}): the model is "
+            "trained and evaluated on the graph without them, so that losses and accuracies are those of this smaller "
+            "graph; `simgnn infer RUN` computes the scores on all edges"
         )
 
 

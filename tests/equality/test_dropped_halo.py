@@ -20,7 +20,9 @@ from tests.weighted import weighted_graph
 
 EPOCHS, LIMIT = 5, 1e-10
 MODELS = ("gcn", "sage", "gin", "gat")
-SPEED = 'device="gpu", kind="gpu", matmul_s={0}, spmm_s={0}, h2d_s={0}, d2h_s={0}, copy_s={0}, memory_bytes=1000000000000'
+SPEED = (
+    'device="gpu", kind="gpu", matmul_s={0}, spmm_s={0}, h2d_s={0}, d2h_s={0}, copy_s={0}, memory_bytes=1000000000000'
+)
 
 
 def rapa(*slowness: float, **options: Any) -> list[str]:
@@ -99,7 +101,11 @@ def expected(plan: RunPlan, graph: Graph, pruned: Pruned) -> tuple[list[float], 
         loss.backward()
         losses.append(float(loss.detach()))
         optimizer.step()
-    return losses, torch.cat([value.detach().flatten() for layer in named for value in layer.values()]), scores().detach()
+    return (
+        losses,
+        torch.cat([value.detach().flatten() for layer in named for value in layer.values()]),
+        scores().detach(),
+    )
 
 
 def agrees(
@@ -135,7 +141,12 @@ def test_a_renormalised_gcn(bench: Bench, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(
     "way",
-    [(), ("schedule.kind=pipelined", "model.hoist=never"), ("communication.rows=input",), ("communication.resend_inputs=true",)],
+    [
+        (),
+        ("schedule.kind=pipelined", "model.hoist=never"),
+        ("communication.rows=input",),
+        ("communication.resend_inputs=true",),
+    ],
     ids="-".join,
 )
 def test_more_ranks_and_ways(model: str, way: tuple[str, ...], bench: Bench, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_groups_of_the_paper_s_server(ranks: int) -> None:
 
 def test_simulate_and_run_get_the_same_partition_and_write_what_they_read(tmp_path: Path) -> None:
     experiment = mixed(8)
-    prediction = predict(experiment, SILENT)
+    prediction = predict(experiment, SILENT, limits=False)
     simulated = write_prediction(prediction, tmp_path / "sim")
     prepared = prepare_run(experiment, tmp_path / "run", SILENT)
     plans = [json.loads((root / "plan" / "plan.json").read_text()) for root in (simulated, prepared)]
@@ -141,7 +141,7 @@ def test_without_a_profile_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_what_does_not_suit_it_is_refused_by_traits(system: str, settings: list[str], told: str) -> None:
     with pytest.raises(ConfigError) as refused:
         load_experiment(system, ["partition.kind=rapa", *settings], ranks=2)
-    assert any(text.startswith("partition.kind: got 'rapa'") and told in text for text in refused.value.problems)
+    assert any("partition.kind: got 'rapa'" in text and told in text for text in refused.value.problems)
 
 
 MODELS = [
@@ -157,7 +157,9 @@ def test_memory_in_program_order_is_that_of_a_simulation(settings: list[str], ha
     experiment = load_experiment("vanilla", [*GRAPH, "partition.kind=random", *settings], ranks=2, epochs=3)
     prepared, profile = prepare(experiment), load_profile(hardware)
     machine = Machine.place(profile, [0, 0])
-    simulated = simulate(prepared.planned.program, machine, stats=prepared.stats, epochs=3, schedule=experiment.schedule)
+    simulated = simulate(
+        prepared.planned.program, machine, stats=prepared.stats, epochs=3, schedule=experiment.schedule
+    )
     memory = simulated.memory
     cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(2)])
     found = program_bytes(prepared.planned.program, cpu)
@@ -199,7 +201,9 @@ def test_memory_is_repaired_and_the_program_then_fits(settings: list[str]) -> No
         assert one.memory_bytes <= budget, "never above the budget"
         assert estimated == pytest.approx(one.memory_bytes, rel=0.1)
     program = plan(experiment, prepared.stats).program
-    np.testing.assert_array_equal(program_bytes(program, on_cpu(policy.devices or ())), [one.memory_bytes for one in fits])
+    np.testing.assert_array_equal(
+        program_bytes(program, on_cpu(policy.devices or ())), [one.memory_bytes for one in fits]
+    )
 
 
 def test_a_budget_that_nothing_meets_ends_with_status_3() -> None:

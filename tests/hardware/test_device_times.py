@@ -1,4 +1,4 @@
-"""Times of the five operations by which devices are compared: the paper's on its server, copies on a CPU, and faults."""
+"""Times of the five operations by which devices are compared: the paper's on its server, copies on a CPU, faults."""
 
 import pytest
 

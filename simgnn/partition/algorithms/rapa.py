@@ -149,11 +149,7 @@ def prune(
             count = _first(rank, least, len(removed_edges[rank]) - 1, target, cost, fits)
             if heavy:  # else a hub's row could leave the rank below the others by more than it was above them
                 others = (float(now.sum()) - here) / (ranks - 1)
-                while (
-                    count > least
-                    and abs(cost(rank, count) - others) >= abs(here - others)
-                    and fits(rank, count - 1)
-                ):
+                while count > least and abs(cost(rank, count) - others) >= abs(here - others) and fits(rank, count - 1):
                     count -= 1
             if count == least:
                 done[rank] = True

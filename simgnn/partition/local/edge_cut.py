@@ -30,8 +30,8 @@ class RowLists:
 
 @dataclass(frozen=True)
 class LocalGraph:
-    """The part of the graph on ``rank``: its own rows (n), halo rows (h) and all in-edges of own rows, except those from
-    halo rows that it does without (:class:`~simgnn.policy.DroppedHalo`).
+    """The part of the graph on ``rank``: its own rows (n), halo rows (h) and all in-edges of own rows, except those
+    from halo rows that it does without (:class:`~simgnn.policy.DroppedHalo`).
 
     ``owned`` int64 [n]: global ids in local order. ``halo`` int64 [h]: global ids by (owner, position among the owner's
     rows). ``csr``: rows n, columns n + h; a source below n is owned, n + k is halo row k; no self loops. ``degree``

@@ -60,7 +60,10 @@ class Rapa(FittedPartitioner):
         default=0.5, description="share of edges, beside vertices, in the cost of computing; auto: by their work"
     )
     eps_rel: float = Field(
-        default=0.01, gt=0, le=1, description="costs are even if their standard deviation is below this share of the mean"
+        default=0.01,
+        gt=0,
+        le=1,
+        description="costs are even if their standard deviation is below this share of the mean",
     )
     reserve_bytes: int = Field(
         default=100_000_000, ge=0, le=1 << 50, description="memory of each device that the program must leave free"
@@ -81,7 +84,9 @@ class Rapa(FittedPartitioner):
                 f"{fitting}: batches are drawn from the whole graph, so that ranks could not do without halo rows",
             )  # fmt: skip
         elif communication.moves != "rows":
-            fitting = choices.fitting(CommunicationTraits, lambda other: other.moves == "rows" and other.cut == self.cut)
+            fitting = choices.fitting(
+                CommunicationTraits, lambda other: other.moves == "rows" and other.cut == self.cut
+            )
             yield Refusal(
                 "partition", "kind",
                 f"got '{self.label}' with communication.kind = '{communication.label}', expected another partition, or "
@@ -197,7 +202,9 @@ class Rapa(FittedPartitioner):
 
         def fits(place: int, count: int) -> bool:
             rank = int(ranks[place])
-            return self._needed(halos[place], count, int(part_of[rank])) <= self._known_devices(hosts)[rank].memory_bytes
+            return (
+                self._needed(halos[place], count, int(part_of[rank])) <= self._known_devices(hosts)[rank].memory_bytes
+            )
 
         return prune(costs, [halo.removed_edges for halo in halos], fits, self.eps_rel, self.max_passes)
 
@@ -231,11 +238,11 @@ class Rapa(FittedPartitioner):
         """Describe costs that are not even: which rank is the limit, and what each costs without halo rows."""
         mean = float(found.costs.mean())
         worst = int(np.argmax(found.costs))
-        above = ", ".join(f"{floor / mean:.3g}" for floor in costs.floor.tolist())
-        why = "without halo rows, ranks cost" if found.status == "no_progress" else f"after {self.max_passes} passes; floors are"
+        named = ", ".join(map(str, ranks.tolist()))
+        floors = ", ".join(f"{floor / mean:.3g}" for floor in costs.floor.tolist())
         return (
-            f"costs are not even ({found.status}): rank {int(ranks[worst])} is at {float(found.costs[worst]) / mean:.3g} "
-            f"times the mean; {why} {above} times the mean"
+            f"costs are not even ({found.status}): rank {int(ranks[worst])} is at {found.costs[worst] / mean:.3g} "
+            f"times the mean; without any halo row, ranks {named} would be at {floors} times it"
         )
 
     def _known_devices(self, hosts: IntArray) -> tuple[DeviceTimes, ...]:
@@ -245,9 +252,7 @@ class Rapa(FittedPartitioner):
                 "hardware profile (--hardware), or state them"
             )
         if len(self.devices) != len(hosts):
-            raise ConfigError(
-                f"partition.devices: got {len(self.devices)}, expected {len(hosts)}, one for each rank"
-            )
+            raise ConfigError(f"partition.devices: got {len(self.devices)}, expected {len(hosts)}, one for each rank")
         return self.devices
 
     @property

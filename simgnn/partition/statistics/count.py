@@ -57,7 +57,7 @@ def partition_stats(
         if partition.dropped is not None:
             lost = int(local.degree[: len(local.owned)].sum()) - local.csr.edges
             gone = len(dropped_by(partition, local.rank))
-            counted[-1] |= {DROPPED_EDGES: np.int64(lost), DROPPED_ROWS: np.int64(gone)}
+            counted[-1] |= {DROPPED_EDGES: np.array(lost), DROPPED_ROWS: np.array(gone)}
     tables = {name: np.stack([one[name] for one in counted], axis=int(name in BY_OWNER)) for name in counted[0]}
     rows, edges, received = (tables.pop(name) for name in ("rows", "edges", "received"))
     notes = () if partition.dropped is None else partition.dropped.notes

@@ -60,8 +60,8 @@ class PartitionStats:
       the stored values of the sparse features of owned rows, read by row and by column.
 
     ``notes``: which numbers a ``stats:`` file spreads evenly instead of counting them, and what users must know of the
-    partition. ``made_by``: kind and options of
-    the partitioner, if a ``stats:`` file states them. ``origin``: None where it is unknown.
+    partition. ``made_by``: kind and options of the partitioner, if a ``stats:`` file states them. ``origin``: None
+    where it is unknown.
     """
 
     facts: GraphFacts
