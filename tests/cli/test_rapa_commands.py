@@ -23,7 +23,7 @@ def test_partition_prints_every_rank_before_and_after(small: Path, capsys: pytes
     assert [one["choice"] for one in told["balances"]] == ["rapa", "metis, [vertices, edges]"]
     assert all(len(one["costs"]) == 8 for one in told["balances"])
     assert told["balances"][0]["costs"] == [one["cost"] for one in fit["ranks"]]
-    assert invoke(["partition", str(small), *RAPA, "--ranks", "4"]) == 0
+    assert invoke(["partition", str(small), *RAPA, "--ranks", "4", "--no-alternatives"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for name in (
         "dropped edges",
@@ -37,14 +37,11 @@ def test_partition_prints_every_rank_before_and_after(small: Path, capsys: pytes
 
 
 def test_simulate_says_what_was_dropped(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["simulate", str(small), *RAPA]) == 0
+    assert invoke(["simulate", str(small), *RAPA, "--ranks", "4"]) == 0
     assert "dropped edges: " in " ".join(capsys.readouterr().err.split())
-    assert invoke(["simulate", str(small), *RAPA, "--json"]) == 0
-    dropped = json.loads(capsys.readouterr().out)["dropped_edges"]
-    assert len(dropped["by_rank"]) == 8
-    assert sum(dropped["by_rank"]) > 0
 
 
+@pytest.mark.slow
 def test_run_says_what_was_dropped(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], forked_ranks: None
 ) -> None:
@@ -92,18 +89,18 @@ def test_too_little_memory_ends_with_status_3(small: Path, tmp_path: Path, capsy
         assert "rank 3 needs" in text
 
 
-def test_its_statistics_serve_the_same_devices_only(
-    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_statistics_serve_the_same_devices_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stats = tmp_path / "stats.toml"
-    assert invoke(["partition", str(small), *RAPA, "--ranks", "4", "--stats", str(stats)]) == 0
+    common = ["vanilla", "--ranks", "4", "--set", "model.hidden=8", "--set", "train.epochs=4"]
+    graph = ["--set", "graph.vertices=400", "--set", "graph.edges=2500"]
+    assert invoke(["partition", *common, *graph, *RAPA, "--no-alternatives", "--stats", str(stats)]) == 0
     capsys.readouterr()
-    assert invoke(["simulate", str(small), *RAPA, "--ranks", "4", "--json"]) == 0
+    assert invoke(["simulate", *common, *graph, *RAPA, "--json"]) == 0
     counted = json.loads(capsys.readouterr().out)
-    source = ["--set", f"graph.source=stats:{stats}", "--ranks", "4"]
-    assert invoke(["simulate", str(small), *source, "--hardware", MIXED, "--json"]) == 0
+    source = ["--set", f"graph.source=stats:{stats}", "--set", "partition.kind=rapa"]
+    assert invoke(["simulate", *common, *source, "--hardware", MIXED, "--json"]) == 0
     read = json.loads(capsys.readouterr().out)
     assert read["program_digest"] == counted["program_digest"]
     assert read["dropped_edges"]["by_rank"] == counted["dropped_edges"]["by_rank"]
-    assert invoke(["simulate", str(small), *source, "--hardware", "dgx-a100"]) == 2
+    assert invoke(["simulate", *common, *source, "--hardware", "dgx-a100"]) == 2
     assert "graph.source: got" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def fitted(experiment: Experiment, prepared: Prepared, profile: Profile, cache: 
     return fitted_partition(experiment, prepared.graph, cache, SILENT, profile)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", [2, 8, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in range(3, 8))])
 def test_groups_of_the_paper_s_server(ranks: int) -> None:
     profile = load_profile(MIXED)
     experiment = mixed(ranks, "partition.assign=identity")
@@ -174,7 +174,11 @@ def tight(share: float, ranks: int = 4, **memories: str) -> Profile:
     return parse_profile(table)
 
 
-@pytest.mark.parametrize("settings", MODELS[:4], ids="-".join)
+@pytest.mark.parametrize(
+    "settings",
+    [MODELS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in MODELS[1:4])],
+    ids="-".join,
+)
 def test_memory_is_repaired_and_the_program_then_fits(settings: list[str]) -> None:
     """The estimate by which rows are dropped is within 10 % of the memory of the program that is left."""
     options = [*settings, "partition.reserve_bytes=0", "partition.base=random", "partition.assign=identity"]

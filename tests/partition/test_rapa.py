@@ -121,14 +121,14 @@ def _could_go_on(instance: Instance, found: Pruning, rank: int) -> bool:
 
 def test_the_largest_cost_falls_where_a_row_can_go_and_nothing_stops_it() -> None:
     fell = 0
-    for seed in range(INSTANCES):
+    for seed in range(INSTANCES // 2):
         instance = Instance(seed)
         found = instance.pruned()
         worst = int(np.argmax(instance.costs.before))
         if any(step.rank == worst for step in found.steps):
             fell += 1
             assert found.costs.max() < instance.costs.before.max()
-    assert fell > 100
+    assert fell > 50
 
 
 def test_passes_are_limited() -> None:
