@@ -2,6 +2,7 @@
 
     SimgnnError
     ├── ConfigError      an experiment file or a command line
+    │   └── ShortMemoryError  an experiment that does not fit into memory
     ├── GraphError       a graph, its features, labels or masks
     ├── HardwareError    a hardware profile, or a price that it does not hold
     ├── ProgramError     a program that is not valid
@@ -9,7 +10,8 @@
         └── PolicyError  a policy that cannot go on
 
 Every message states what was found, what was expected and what to do. The command line prints it without a traceback
-and exits with status 2 (``BackendError``: 1). Bugs of simgnn itself raise ``AssertionError`` instead.
+and exits with status 2 (``BackendError``: 1, ``ShortMemoryError``: 3). Bugs of simgnn itself raise ``AssertionError``
+instead.
 """
 
 import sys
@@ -29,6 +31,12 @@ class SimgnnError(Exception):
 
 class ConfigError(SimgnnError):
     """Raised for a wrong experiment file or command line."""
+
+
+class ShortMemoryError(ConfigError):
+    """Raised for an experiment whose ranks do not fit into the memory of their devices, whatever else is chosen."""
+
+    exit_status = 3
 
 
 class GraphError(SimgnnError):

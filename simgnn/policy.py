@@ -450,13 +450,30 @@ class Idle(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class DroppedHalo:
+    """Halo rows that ranks of an edge-cut do without: their sums lack the edges from these rows.
+
+    ``rank``, ``vertex`` int [d]: rank ``rank[k]`` drops the row of ``vertex[k]``; sorted by both, no pair twice.
+    ``renormalised``: rows of a GCN are scaled by their in-degree over that of the edges that are kept. ``status``: how
+    the choice of rows ended, in a word; ``notes``: what users must know of it, repeated in results."""
+
+    rank: NDArray[np.integer]
+    vertex: NDArray[np.integer]
+    renormalised: bool = False
+    status: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """What a partitioner decides. ``owner`` int [V]: the rank that owns each vertex; in a vertex-cut that of its master
     copy. ``edge_part`` int [E_u], of a vertex-cut only: the rank of each undirected edge, in the order of
-    :func:`simgnn.partition.edges.undirected_edges`."""
+    :func:`simgnn.partition.edges.undirected_edges`. ``dropped``: halo rows that ranks do without (None: they have
+    all)."""
 
     owner: NDArray[np.integer]
     edge_part: NDArray[np.integer] | None = None
+    dropped: DroppedHalo | None = None
 
 
 class Partitioner(Policy, ABC):
@@ -468,6 +485,9 @@ class Partitioner(Policy, ABC):
 
     slot: ClassVar[str] = "partition"
     cut: ClassVar[Cut] = "edge-cut"
+    fits_devices: ClassVar[bool] = False
+    """Whether it is a :class:`simgnn.partition.device_fit.FittedPartitioner`, which the planner asks to suit the
+    devices of the ranks."""
 
     reorder: Reorder = Field(default="rcm", description="order of a rank's own rows; changes speed, never values")
 
@@ -487,6 +507,10 @@ class Partitioner(Policy, ABC):
     def stated(self) -> dict[str, Any]:
         """Kind and every option, as a table that an experiment or a ``stats:`` file may hold."""
         return self.model_dump(mode="json", exclude_none=True)
+
+    def filled(self) -> dict[str, Any]:
+        """Options that were filled in from the devices of the ranks, by name, for ``plan/resolved.toml``."""
+        return {}
 
     @abstractmethod
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:

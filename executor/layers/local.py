@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,37 +18,51 @@ from simgnn.errors import ConfigError
 from simgnn.graph.build import is_symmetric
 from simgnn.graph.csr import CSR
 from simgnn.graph.weights import transposed_weights
+from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.local.vertex_cut import RankGraph
 
 
-def _gcn(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
-    root = (degree + 1).rsqrt()
-    own = root[:rows].clone()
+class Degrees(NamedTuple):
+    """In-degrees without self loops, or sums of weights of in-edges, float64: of all rows in the ``full`` graph
+    [n + h], and of own rows [n] by the edges that are ``kept``. ``renormalised``: a GCN scales rows by one over the
+    other."""
+
+    full: torch.Tensor
+    kept: torch.Tensor
+    renormalised: bool
+
+
+def _gcn(degrees: Degrees, looped: int) -> Scaling:
+    root = (degrees.full + 1).rsqrt()
+    destination = root[: len(degrees.kept)]
+    own = destination.clone()
     own[looped:] = 0
-    return Scaling(root, root[:rows], own)
+    if degrees.renormalised:
+        destination = destination * (degrees.full[: len(own)] + 1) / (degrees.kept + 1)
+    return Scaling(root, destination, own)
 
 
-def _mean(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
-    return Scaling(destination=1 / torch.where(degree != 0, degree, 1)[:rows])
+def _mean(degrees: Degrees, looped: int) -> Scaling:
+    return Scaling(destination=1 / torch.where(degrees.kept != 0, degrees.kept, 1))
 
 
-def _sum(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
+def _sum(degrees: Degrees, looped: int) -> Scaling:
     return Scaling()
 
 
-def _looped_mean(degree: torch.Tensor, rows: int, looped: int) -> Scaling:
-    own = torch.ones_like(degree[:rows])
+def _looped_mean(degrees: Degrees, looped: int) -> Scaling:
+    own = torch.ones_like(degrees.kept)
     own[looped:] = 0
-    return Scaling(destination=1 / (degree[:rows] + 1), own=own)
+    return Scaling(destination=1 / (degrees.kept + 1), own=own)
 
 
 LOOPED_MEAN = "looped mean"
-SCALINGS: Mapping[str, Callable[[torch.Tensor, int, int], Scaling]] = {
+SCALINGS: Mapping[str, Callable[[Degrees, int], Scaling]] = {
     "gcn": _gcn, "mean": _mean, "sum": _sum, LOOPED_MEAN: _looped_mean,
 }  # fmt: skip
-"""Named scalings of rows, from in-degrees (sums of weights of in-edges) in the full graph without self loops, floats
-[n + h], for n rows of which the first ``looped`` have a self loop here (masters, of a vertex-cut). A is the matrix of
-edge weights, of ones if there are none:
+"""Named scalings of rows, from :class:`Degrees` of n rows, of which the first ``looped`` have a self loop here
+(masters, of a vertex-cut). A is the matrix of edge weights, of ones if there are none. Means divide by the degrees of
+the edges that are kept:
 
 - ``gcn``: D^-1/2 (A + I) D^-1/2 with D = degree + 1 (Kipf and Welling, ICLR 2017);
 - ``mean``: weighted mean over the in-edges, 0 where there are none (GraphSAGE, NeurIPS 2017);
@@ -66,6 +80,7 @@ class LocalAdjacency:
     "numba" or "torch", None for the default of ``device``. ``threads`` None: as many as torch uses. ``looped``: that
     many first rows have their self loop on this rank (None: all). ``complete``: whether this rank has all in-edges of
     its rows. If not, :func:`aggregate` makes sums of sparse rows dense, so that other ranks' sums can be added.
+    ``kept_degree`` [n], ``renormalised``: see :class:`~simgnn.partition.local.edge_cut.LocalGraph`.
     """
 
     def __init__(
@@ -80,6 +95,8 @@ class LocalAdjacency:
         looped: int | None = None,
         complete: bool = True,
         weighted_degree: np.ndarray[Any, Any] | None = None,
+        kept_degree: np.ndarray[Any, Any] | None = None,
+        renormalised: bool = False,
     ) -> None:
         assert (csr.weights is None) == (weighted_degree is None), "sums of weights come with weights"
         assert csr.rows <= csr.columns == len(degree), "columns are own rows, then halo rows"
@@ -87,6 +104,8 @@ class LocalAdjacency:
         self.transpose = _transposed(self.structure, is_symmetric(csr))
         self.weighted_degree = None if weighted_degree is None else torch.from_numpy(np.array(weighted_degree))
         self.degree = torch.from_numpy(np.array(degree, dtype=np.int64)).to(device)
+        kept = None if kept_degree is None else torch.from_numpy(np.array(kept_degree, dtype=np.float64))
+        self.kept_degree, self.renormalised = None if kept is None else kept.to(device), renormalised
         self.dtype, self.device, self.threads = dtype, torch.device(device), threads
         self.looped, self.complete = csr.rows if looped is None else looped, complete
         self._kernel = kernel_named(kernel, self.device)
@@ -96,8 +115,11 @@ class LocalAdjacency:
     @classmethod
     def from_local_graph(cls, local: RankGraph, **options: Any) -> "LocalAdjacency":
         """Build the adjacency from a rank's graph; ``options`` are further arguments of the constructor."""
-        given = {"looped": local.masters, "complete": local.complete, "weighted_degree": local.weighted_degree}
-        return cls(local.csr, local.degree, **given, **options)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"looped": local.masters, "complete": local.complete}
+        given["weighted_degree"] = local.weighted_degree
+        if isinstance(local, LocalGraph):
+            given |= {"kept_degree": local.kept_degree, "renormalised": local.renormalised}
+        return cls(local.csr, local.degree, **given, **options)
 
     @property
     def rows(self) -> int:
@@ -116,7 +138,9 @@ class LocalAdjacency:
         if name not in self._scalings:
             # degrees are exact in float64; the root of a large one is then rounded once
             degree = self.degree if self.weighted_degree is None else self.weighted_degree
-            made = SCALINGS[name](degree.to(torch.float64), self.rows, self.looped)
+            full = degree.to(torch.float64)
+            kept = full[: self.rows] if self.kept_degree is None else self.kept_degree.to(full.device)
+            made = SCALINGS[name](Degrees(full, kept, self.renormalised), self.looped)
             parts = (
                 None if part is None else part.to(self.device, self.dtype)
                 for part in (made.source, made.destination, made.own)

@@ -147,7 +147,8 @@ def write_report(
         early_stop=ended,
         accuracy_metric="micro_f1" if plan.multilabel else "accuracy",
         synthetic=list(plan.synthetic),
-        notes=[*notes, *elsewhere],
+        dropped_edges=plan.dropped_edges,
+        notes=[*plan.notes, *notes, *elsewhere],
     )
     write_result(result, run.result)
     seal_folder(run.root, run.recorded)

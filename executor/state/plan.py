@@ -13,7 +13,7 @@ from simgnn.program.dispatch import Picks
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program, program_digest
 from simgnn.record.plan import BatchesTable, read_plan
-from simgnn.record.result import check_unfinished
+from simgnn.record.result import DroppedEdges, check_unfinished
 from simgnn.record.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class RunPlan:
     """``plan/plan.json`` of a run directory, checked. ``train``: the fields of ``[train]``; ``policies``: those
     that act while training, by slot; ``batches``: settings of mini-batches, None in full-graph training; ``continues``:
-    digests of earlier programs of this run, of fewer epochs; ``class_names``: of classes, or none."""
+    digests of earlier programs of this run, of fewer epochs; ``class_names``: of classes, or none. ``dropped_edges``,
+    ``notes``: what results must say of the partition."""
 
     root: Path
     name: str
@@ -45,6 +46,8 @@ class RunPlan:
     batches: BatchesTable | None = None
     continues: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    dropped_edges: DroppedEdges | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, root: Path) -> "RunPlan":
@@ -81,6 +84,8 @@ class RunPlan:
             batches=plan.batches,
             continues=plan.continues,
             class_names=plan.class_names,
+            dropped_edges=plan.dropped_edges,
+            notes=plan.notes,
         )
 
     def check_unfinished(self) -> None:

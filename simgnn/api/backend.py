@@ -43,7 +43,7 @@ class CommandBackend:
         call_testbed("profile", str(testbed), "--base", str(base), "--out", str(out), *words)
 
     def check(self, experiment: Experiment) -> None:
-        prepared = prepare(experiment, need_graph=True)
+        prepared = prepare(experiment, need_graph=True, profile=_profile_of(experiment))
         check_declared(prepared)
         program = prepared.planned.program
         if decisions_in(program) - set(determined(experiment, program)):
@@ -56,7 +56,7 @@ class CommandBackend:
 
     def prepare(self, experiment: Experiment, out: Path) -> Counted:
         check_executor()
-        prepared = prepare(experiment, need_graph=True)
+        prepared = prepare(experiment, need_graph=True, profile=_profile_of(experiment))
         assert experiment.hardware.profile is not None
         write_run(prepared, load_profile(experiment.hardware.profile), out, self._quiet, force=True)
         return Counted.of(prepared)
@@ -109,3 +109,9 @@ def _named(testbed: Path) -> list[str]:
     """Return the option that names a testbed after its folder, so that a leftover testbed is found again."""
     folder = str(testbed.resolve().parent)
     return ["--name", f"validate-{hashlib.sha256(folder.encode()).hexdigest()[:10]}"]
+
+
+def _profile_of(experiment: Experiment) -> Profile | None:
+    """Return the hardware profile that an experiment names; None: it names none."""
+    named = experiment.hardware.profile
+    return None if named is None else load_profile(named)

@@ -14,7 +14,7 @@ from simgnn.experiment.learning_rate import Cosine
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.sections import TrainSection
 from simgnn.locks import locked_folder
-from simgnn.planner.directory import EXPERIMENT_FILE, differences, plan_table, recorded_experiment
+from simgnn.planner.directory import EXPERIMENT_FILE, differences, plan_table, recorded_experiment, resolved_table
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import Prepared, full_graph_stats, prepare
 from simgnn.program.program import Program
@@ -190,7 +190,7 @@ def replan(run: RunDirectory, described: PlanFile, prepared: Prepared) -> None:
     try:
         draft.chmod(0o755)
         save_program(prepared.planned.program, draft)
-        write_toml(draft / "resolved.toml", prepared.planned.resolved)
+        write_toml(draft / "resolved.toml", resolved_table(prepared))
         (draft / PLAN_FILE).write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
         new = read_plan(draft / PLAN_FILE)
         other = [name for name in SAME if getattr(new, name) != getattr(described, name)]

@@ -4,31 +4,46 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from simgnn.api.experiments import PathLike, path_of
+from simgnn.api.predict import default_cluster, known_profile
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import Graph
+from simgnn.hardware.price.device_times import DeviceTimes
+from simgnn.hardware.profile.profile import Profile
 from simgnn.outputs import check_output_file, make_parent
-from simgnn.partition.balance import rank_loads
+from simgnn.partition.balance import RankLoads, rank_loads
+from simgnn.partition.device_fit import FittedPartitioner
 from simgnn.partition.folder import check_cache
 from simgnn.partition.partition import partitioned
 from simgnn.partition.statistics.file import save_partitions
-from simgnn.partition.statistics.partition_stats import DEGREES, Quality, TypeBalance, degree_table, type_balances
+from simgnn.partition.statistics.partition_stats import (
+    DEGREES,
+    DROPPED_EDGES,
+    DROPPED_ROWS,
+    Quality,
+    TypeBalance,
+    degree_table,
+    type_balances,
+)
 from simgnn.partition.store import PartitionArtifact
-from simgnn.planner.epoch_work import epoch_weights, with_weights
-from simgnn.planner.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
+from simgnn.planner.epoch_work import epoch_weights
+from simgnn.planner.fit_partition import RankFit, rank_fits
+from simgnn.planner.prepare import STATISTICS, fitted_partition, read_graph, with_default_cluster
+from simgnn.program.sizes import IntArray
 from simgnn.progress import Progress, progress_of
 from simgnn.report import page
+from simgnn.report.results import amount, seconds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTS = ("balances", "types")
+LISTS = ("balances", "types", "fit")
 """Figures that have a table of their own."""
 CONNECTIONS = {
     f"{key}_{measure}": f"connections {where}, {text}"
@@ -40,8 +55,9 @@ CONNECTIONS = {
 @dataclass(frozen=True)
 class Balance:
     """How evenly a partitioner loads the ranks of an edge-cut: the largest rank over the mean in owned vertices,
-    in-edges, halo rows and the work of an epoch of the experiment's layers (without communication). ``choice``: what it
-    balances."""
+    in-edges, halo rows and the work of an epoch of the experiment's layers (without communication), of what ranks hold.
+    ``choice``: what it balances. ``costs`` [P]: the cost of each rank, by the units of a partitioner that suits
+    devices, if one was asked for; else None."""
 
     choice: str
     vertices: float
@@ -49,16 +65,41 @@ class Balance:
     halo_rows: float
     work: float
     cut_edges: int
+    costs: tuple[float, ...] | None = None
 
 
 BALANCE_COLUMNS = ("balance", "vertices", "edges", "halo rows", "work", "cut edges")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a partitioner did to suit the devices of the ranks. ``devices`` [P]: their times and memory, as read off the
+    hardware profile; ``ranks`` [P]: cost, halo rows, edges and memory of each rank, before and after; ``status``: how
+    the choice of dropped halo rows ended."""
+
+    status: str
+    devices: tuple[DeviceTimes, ...]
+    ranks: tuple[RankFit, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all figures as plain values for JSON."""
+        devices = [device.model_dump(mode="json") for device in self.devices]
+        return {"status": self.status, "devices": devices, "ranks": [asdict(rank) for rank in self.ranks]}
+
+
+DEVICE_COLUMNS = ("rank", "device", "dense product", "sparse product", "from host", "to host", "inside", "memory")
+FIT_COLUMNS = (
+    "rank", "cost before", "cost", "halo rows before", "halo rows", "edges before", "edges", "memory before", "memory",
+    "dropped edges",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
 class PartitionReport:
     """A partition that is kept at ``path``, and its quality. ``kind``: "edge-cut" or "vertex-cut"; ``balances``: of
     this partition and, if asked for, of what else its partitioner may balance; ``types``: balance by type of vertex.
-    Both are None for a vertex-cut. ``made_now``: it was not kept already."""
+    Both are None for a vertex-cut. ``fit``: what was done to suit the devices of the ranks (None: the partitioner does
+    not look at them). ``made_now``: it was not kept already."""
 
     graph: str
     vertices: int
@@ -69,6 +110,7 @@ class PartitionReport:
     quality: Quality
     balances: tuple[Balance, ...] | None
     types: tuple[TypeBalance, ...] | None
+    fit: Fit | None
     made_now: bool
     digest: str
     path: Path
@@ -79,7 +121,8 @@ class PartitionReport:
         types = None if self.types is None else [asdict(balance) for balance in self.types]
         kept = {"made_now": self.made_now, "digest": self.digest, "path": str(self.path)}
         balances = None if self.balances is None else [asdict(balance) for balance in self.balances]
-        return {**plain, **self.quality.as_dict(), "balances": balances, "types": types, **kept}
+        fit = {} if self.fit is None else {"fit": self.fit.as_dict()}
+        return {**plain, **self.quality.as_dict(), "balances": balances, "types": types, **fit, **kept}
 
     def table(self, by: Literal["partition", "type"] = "partition") -> "pd.DataFrame":
         """Return the figures of the partition as one row, to be concatenated with others, or a row for each type of
@@ -116,6 +159,35 @@ class PartitionReport:
             rows.append([one.choice + mark, *(f"{figure:.2f}" for figure in figures), f"{one.cut_edges:,}"])
         return rows
 
+    def device_lines(self) -> list[list[str]]:
+        """Return the cells of ``DEVICE_COLUMNS`` as text: times of the five operations on each rank's device."""
+        rows = []
+        for rank, device in enumerate(() if self.fit is None else self.fit.devices):
+            times = (device.matmul_s, device.spmm_s, device.h2d_s, device.d2h_s, device.copy_s)
+            rows.append([str(rank), device.device, *map(seconds, times), amount(device.memory_bytes)])
+        return rows
+
+    def fit_lines(self) -> tuple[list[str], list[list[str]]]:
+        """Return columns and cells as text: each rank before and after halo rows were dropped to suit its device, and
+        beside it the cost of each rank on the other partitions."""
+        others = [one for one in (self.balances or ())[1:] if one.costs is not None]
+        rows = []
+        for one in () if self.fit is None else self.fit.ranks:
+            numbers = (one.halo_rows_before, one.halo_rows, one.edges_before, one.edges)
+            memory = (one.memory_bytes_before, one.memory_bytes)
+            costs = [one.cost_before, one.cost]
+            rows.append(
+                [
+                    str(one.rank),
+                    *(f"{cost:,.4g}" for cost in costs),
+                    *(f"{number:,}" for number in numbers),
+                    *map(amount, memory),
+                    f"{one.dropped_edges:,}",
+                    *(f"{other.costs[one.rank]:,.4g}" for other in others if other.costs is not None),
+                ]
+            )
+        return [*FIT_COLUMNS, *(f"cost: {other.choice}" for other in others)], rows
+
     def __repr__(self) -> str:
         share = f"replication factor {self.quality.replication_factor:.4g}"
         return f"PartitionReport({self.partition} of {self.graph} for {self.ranks} ranks; {share})"
@@ -128,6 +200,7 @@ def make_partition(
     experiment: PathLike | Experiment,
     *,
     ranks: int | None = None,
+    hardware: PathLike | None = None,
     set: Mapping[str, Any] | None = None,
     stats: PathLike | None = None,
     alternatives: bool = True,
@@ -136,12 +209,15 @@ def make_partition(
     """Partition an experiment's graph, or find the partition that is kept, and measure how good it is. Predictions and
     runs of the experiment use the same.
 
-    ``experiment``, ``ranks``, ``set``: as in :func:`simgnn.load_experiment`. ``stats``: TOML file to write the
-    statistics to, for ``graph.source = "stats:FILE"``. ``alternatives``: also partition by what else the partitioner
-    may balance (METIS runs for each), to compare how evenly ranks are loaded. ``progress`` gets lines of text, as
-    ``print`` does. Raises :class:`~simgnn.errors.SimgnnError` for a graph that cannot be read or partitioned."""
+    ``experiment``, ``ranks``, ``hardware``, ``set``: as in :func:`simgnn.load_experiment`; a profile matters to
+    partitioners that suit the devices of the ranks, and says how many ranks there are. ``stats``: TOML file to write
+    the statistics to, for ``graph.source = "stats:FILE"``. ``alternatives``: also partition by what else the
+    partitioner may balance (METIS runs for each), to compare how evenly ranks are loaded. ``progress`` gets lines of
+    text, as ``print`` does. Raises :class:`~simgnn.errors.SimgnnError` for a graph that cannot be read or
+    partitioned."""
     given = experiment if isinstance(experiment, Experiment) else os.fspath(experiment)
-    loaded = load_experiment(given, set or {}, ranks=ranks, trains=False)
+    profile = None if hardware is None else os.fspath(hardware)
+    loaded = load_experiment(given, set or {}, ranks=ranks, hardware=profile, trains=False)
     return make_partitions([loaded], path_of(stats, "--stats"), alternatives, progress)[0]
 
 
@@ -167,8 +243,9 @@ def make_partitions(
     graph = read_graph(experiments[0], None, shown)
     reports, counted = [], []
     for experiment in experiments:
-        loaded = with_weights(with_default_cluster(experiment, None), graph.facts(), shown.stage)
-        artifact = obtain_partition(loaded, graph, None, shown)
+        profile = _profile_of(experiment)
+        loaded = with_default_cluster(experiment, None if profile is None else default_cluster(profile))
+        loaded, artifact = fitted_partition(loaded, graph, None, shown, profile)
         cut = artifact.kind == "edge-cut"
         degrees = {DEGREES: degree_table(graph.csr)} if cut and stats is not None else {}
         made_by = loaded.partition.resolved(loaded.seed).stated()
@@ -183,6 +260,7 @@ def make_partitions(
             quality=artifact.quality,
             balances=_balances(loaded, graph, artifact, alternatives, shown.stage) if cut else None,
             types=type_balances(graph, artifact.partition.owner, artifact.ranks) if cut else None,
+            fit=_fit(loaded, graph, artifact, shown) if loaded.partition.fits_devices else None,
             made_now=artifact.made,
             digest=artifact.digest,
             path=artifact.path,
@@ -194,10 +272,27 @@ def make_partitions(
     return tuple(reports)
 
 
+def _profile_of(experiment: Experiment) -> Profile | None:
+    """Return the hardware profile that a prediction of the experiment would use, if the partition depends on it, or
+    that the experiment names."""
+    if experiment.hardware.profile is None and not experiment.partition.fits_devices:
+        return None
+    known = known_profile(experiment)
+    return None if known is None else known.profile
+
+
+def _fit(experiment: Experiment, graph: Graph, artifact: PartitionArtifact, progress: Progress) -> Fit:
+    """Describe what the experiment's partitioner did to suit devices."""
+    policy = cast(FittedPartitioner, experiment.partition)
+    assert policy.devices is not None
+    return Fit(artifact.status or "", policy.devices, rank_fits(experiment, graph, artifact, None, progress))
+
+
 def _balances(
     experiment: Experiment, graph: Graph, artifact: PartitionArtifact, others: bool, stage: Callable[[str], None]
 ) -> tuple[Balance, ...]:
-    """Compute the balance of the edge-cut in ``artifact`` and, with ``others``, of its partitioner's alternatives."""
+    """Compute the balance of the edge-cut in ``artifact`` and, with ``others``, of its partitioner's alternatives; one
+    that cannot be made here is left out, and ``stage`` says why."""
     hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
     weights = epoch_weights(experiment, graph.facts(), stage)
     found = []
@@ -205,13 +300,36 @@ def _balances(
         if place and not others:
             break
         if place:
-            stage(f"partition: what {experiment.partition.label} with balance = {choice} would give")
-            owner = partitioned(policy.weighed(lambda: weights), graph, hosts, experiment.seed).owner
+            stage(f"partition: what {_other(experiment, choice)} would give")
+            try:
+                owner = partitioned(policy.weighed(lambda: weights), graph, hosts, experiment.seed).owner
+            except ConfigError as error:
+                stage(f"partition: left out: {error}")
+                continue
         else:
             owner = artifact.partition.owner
         loads = rank_loads(graph, owner, artifact.ranks, weights)
-        found.append(Balance(choice, **loads.imbalances(), cut_edges=loads.cut_edges))
+        if not place and DROPPED_EDGES in artifact.stats.tables:
+            gone, lost = (artifact.stats.tables[name] for name in (DROPPED_ROWS, DROPPED_EDGES))
+            loads = loads.without(gone, lost, weights.get("edges", 0.0))
+        costs = _costs(experiment, loads, hosts)
+        found.append(Balance(choice, **loads.imbalances(), cut_edges=loads.cut_edges, costs=costs))
     return tuple(found)
+
+
+def _other(experiment: Experiment, choice: str) -> str:
+    """Name an alternative of the experiment's partitioner."""
+    if experiment.partition.fits_devices:
+        return choice
+    return f"{experiment.partition.label} with balance = {choice}"
+
+
+def _costs(experiment: Experiment, loads: RankLoads, hosts: IntArray) -> tuple[float, ...] | None:
+    """Return the cost of each rank with these loads; None if the experiment's partitioner does not look at devices."""
+    if not experiment.partition.fits_devices:
+        return None
+    policy = cast(FittedPartitioner, experiment.partition)
+    return tuple(policy.costs(loads.vertices, loads.edges, loads.halo_edges, hosts).tolist())
 
 
 def _text(value: Any) -> str:

@@ -31,6 +31,7 @@ from simgnn.record.epoch_kinds import kinds_of, typical
 from simgnn.record.result import (
     STATED_DECISIONS,
     WEIGHTED_SUMS,
+    DroppedEdges,
     EvaluationCost,
     JitterCorrection,
     RankTimes,
@@ -146,7 +147,15 @@ def predict(
         check_run(experiment, activity)  # before minutes go into graph and partition
     _check_machine(experiment, chosen.profile)
     cluster = default_cluster(chosen.profile)
-    prepared = prepare(experiment, default_cluster=cluster, counted=counted, progress=progress)
+    # the partition is that of a run, which knows no stand-in for this machine and no other numbers than the profile
+    known = known_profile(experiment)
+    prepared = prepare(
+        experiment,
+        default_cluster=cluster,
+        counted=counted,
+        profile=None if known is None else known.profile,
+        progress=progress,
+    )
     check_declared(prepared)
     threads = experiment.hardware.threads_per_rank
     machine = Machine.place(chosen.profile, prepared.experiment.rank_hosts(), None if threads == "auto" else threads)
@@ -314,6 +323,7 @@ def _result(
             *([STATED_DECISIONS] if found.assumed else []),
         ],
         transferred=found.transferred,
+        dropped_edges=None if prepared.dropped_edges is None else DroppedEdges(**prepared.dropped_edges),
         uncalibrated=chosen.uncalibrated or simulation.uncalibrated,
         synthetic=[word for word in ("features", "labels") if getattr(facts, f"synthetic_{word}")],
         notes=[

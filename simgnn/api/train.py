@@ -37,8 +37,9 @@ def prepare_run(experiment: Experiment, out: Path, progress: Progress, force: bo
         raise ConfigError(
             "cluster.ranks_per_host: not given, and this machine was never calibrated; give a number, such as --ranks 2"
         )
-    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, progress=progress)
-    return write_run(prepared, None if chosen is None else chosen.profile, out, progress, force)
+    profile = None if chosen is None else chosen.profile
+    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, profile=profile, progress=progress)
+    return write_run(prepared, profile, out, progress, force)
 
 
 def write_run(prepared: Prepared, profile: Profile | None, out: Path, progress: Progress, force: bool = False) -> Path:

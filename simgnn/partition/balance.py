@@ -33,13 +33,28 @@ def vertex_work(graph: Graph, weights: Mapping[str, float]) -> NDArray[np.float6
 @dataclass(frozen=True)
 class RankLoads:
     """What each rank of an edge-cut has, [P]: owned vertices, in-edges of them, rows of other ranks that these need,
-    and ``work`` (float64) of an epoch, in units of a vertex. ``cut_edges``: edges whose ends have different owners."""
+    ``halo_edges`` of these in-edges come from them, and ``work`` (float64) of an epoch, in units of a vertex."""
 
     vertices: IntArray
     edges: IntArray
     halo_rows: IntArray
     work: NDArray[np.float64]
-    cut_edges: int
+    halo_edges: IntArray
+
+    @property
+    def cut_edges(self) -> int:
+        """Edges whose ends have different owners."""
+        return int(self.halo_edges.sum())
+
+    def without(self, rows: IntArray, edges: IntArray, edge_work: float) -> "RankLoads":
+        """Return the loads without ``rows`` [P] halo rows and ``edges`` [P] from them, each of ``edge_work``."""
+        return RankLoads(
+            self.vertices,
+            self.edges - edges,
+            self.halo_rows - rows,
+            self.work - edge_work * edges,
+            self.halo_edges - edges,
+        )
 
     def imbalances(self) -> dict[str, float]:
         """Return the largest rank over the mean of each load."""
@@ -53,21 +68,21 @@ def rank_loads(graph: Graph, owner: NDArray[Any], ranks: int, weights: Mapping[s
     edges = np.bincount(owner, graph.csr.degrees(), minlength=ranks).astype(np.int64)
     halo, cut = _halo_rows(np.asarray(graph.csr.indptr), np.asarray(graph.csr.indices), owner, ranks)
     work = np.bincount(owner, vertex_work(graph, weights), minlength=ranks).astype(np.float64)
-    return RankLoads(np.bincount(owner, minlength=ranks).astype(np.int64), edges, halo, work, int(cut))
+    return RankLoads(np.bincount(owner, minlength=ranks).astype(np.int64), edges, halo, work, cut)
 
 
 @njit(cache=True)
 def _halo_rows(indptr, indices, owner, ranks):  # type: ignore[no-untyped-def]
-    """Count the distinct remote sources of each rank, int64 [P], and all edges from remote sources."""
+    """Count the distinct remote sources of each rank, and its edges from them, int64 [P] each."""
     order, starts = group_by_owner(owner, ranks)
     stamp = np.full(len(owner), -1, dtype=np.int32)
-    halo, cut = np.zeros(ranks, dtype=np.int64), 0
+    halo, cut = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
     for rank in range(ranks):
         for vertex in order[starts[rank] : starts[rank + 1]]:
             for edge in range(indptr[vertex], indptr[vertex + 1]):
                 source = indices[edge]
                 if owner[source] != rank:
-                    cut += 1
+                    cut[rank] += 1
                     if stamp[source] != rank:
                         stamp[source] = rank
                         halo[rank] += 1

@@ -1,18 +1,19 @@
 """Partition: which rank owns each vertex (edge-cut) or each edge (vertex-cut)."""
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.policy import Assignment, Cut, Partitioner, wrong
+from simgnn.partition.device_fit import FittedPartitioner
+from simgnn.policy import Assignment, Cut, DroppedHalo, Partitioner, wrong
 from simgnn.program.sizes import IntArray
 from simgnn.registry import file_of, reported
 
@@ -21,18 +22,25 @@ from simgnn.registry import file_of, reported
 class Partition:
     """A graph divided into P parts; part p belongs to rank p. ``owner`` int32 [V]: the rank that owns each vertex; in a
     vertex-cut, the rank that holds the master copy. ``edge_part`` uint8 or uint16 [E_u], vertex-cut only: the rank of
-    each edge of :func:`simgnn.partition.edges.undirected_edges`, in both directions."""
+    each edge of :func:`simgnn.partition.edges.undirected_edges`, in both directions. ``dropped``, edge-cut only: halo
+    rows that ranks do without (None: the partitioner drops none)."""
 
     kind: Cut
     ranks: int
     owner: NDArray[np.int32]
     edge_part: NDArray[np.unsignedinteger[Any]] | None = None
+    dropped: DroppedHalo | None = None
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the partition: its kind, number of ranks and arrays."""
-        arrays = [self.owner] if self.edge_part is None else [self.owner, self.edge_part]
-        return digest_of([self.kind, str(self.ranks)], arrays)
+        """SHA-256 of the partition: its kind, number of ranks and arrays. A partitioner that happens to drop nothing
+        makes the same partition as one that never does."""
+        arrays: list[NDArray[Any]] = [self.owner] if self.edge_part is None else [self.owner, self.edge_part]
+        words = [self.kind, str(self.ranks)]
+        if self.dropped is not None and len(self.dropped.rank):
+            arrays += [self.dropped.rank, self.dropped.vertex]
+            words += ["renormalised"] * self.dropped.renormalised
+        return digest_of(words, arrays)
 
     def rows(self) -> NDArray[np.int64]:
         """Count the vertices that each rank owns, int64 [P]."""
@@ -48,14 +56,25 @@ def check_ranks(ranks: int, graph: Graph) -> None:
         )
 
 
-def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, spill: Path | None = None) -> Partition:
+def partitioned(
+    policy: Partitioner,
+    graph: Graph,
+    hosts: IntArray,
+    seed: int,
+    spill: Path | None = None,
+    start: NDArray[np.int32] | None = None,
+) -> Partition:
     """Divide ``graph`` with ``policy`` into P = len(hosts) parts; the arguments are those of
-    :meth:`Partitioner.divide`. Raises :class:`ConfigError` when there are more ranks than vertices, or when the policy
-    does not return one rank for each vertex (and, in a vertex-cut, for each edge)."""
+    :meth:`Partitioner.divide`. ``start`` int32 [V]: the parts that a :class:`FittedPartitioner` starts from, if they
+    are known. Raises :class:`ConfigError` when there are more ranks than vertices, or when the policy does not return
+    one rank for each vertex (and, in a vertex-cut, for each edge)."""
     ranks, where = len(hosts), f"partition.kind = '{policy.label}'"
     check_ranks(ranks, graph)
     with reported([policy]):
-        found = policy.divide(graph, hosts, seed, spill)
+        if start is None:
+            found = policy.divide(graph, hosts, seed, spill)
+        else:
+            found = cast(FittedPartitioner, policy).refined(graph, start, hosts, seed)
         if not isinstance(found, Assignment):
             raise wrong(policy, "divide", found, "an Assignment")
         owner, edge_part = np.asarray(found.owner), found.edge_part
@@ -71,12 +90,36 @@ def partitioned(policy: Partitioner, graph: Graph, hosts: IntArray, seed: int, s
         for name, array in (("owner", owner), ("edge_part", edge_part)):
             if array is not None and len(array) and not 0 <= int(array.min()) <= int(array.max()) < ranks:
                 problems.append(f"{name}: got {array.min()}..{array.max()}, expected ranks 0..{ranks - 1}")
+    if not problems and found.dropped is not None:
+        problems += _dropped_faults(policy, found.dropped, owner, ranks)
     if problems:
         call, file = f"{type(policy).__name__}.divide", file_of(type(policy))
         raise ConfigError([f"{where}: {call} returned {problem} ({file})" for problem in problems])
     narrow = np.dtype("u1" if ranks <= 256 else "u2")
     parts: Any = edge_part if edge_part is None or edge_part.dtype == narrow else edge_part.astype(narrow)
-    return Partition(policy.cut, ranks, owner.astype(np.int32, copy=False), parts)
+    return Partition(policy.cut, ranks, owner.astype(np.int32, copy=False), parts, _as_stored(found.dropped))
+
+
+def _dropped_faults(policy: Partitioner, dropped: DroppedHalo, owner: NDArray[Any], ranks: int) -> Iterator[str]:
+    """Yield what is wrong with the halo rows that a policy drops."""
+    rank, vertex = np.asarray(dropped.rank), np.asarray(dropped.vertex)
+    if policy.cut != "edge-cut":
+        yield "dropped: got halo rows, expected none: only the ranks of an edge-cut have them"
+    elif rank.ndim != 1 or rank.shape != vertex.shape or not {rank.dtype.kind, vertex.dtype.kind} <= {"i", "u"}:
+        yield f"dropped: got {_described(rank)} and {_described(vertex)}, expected lists of integers, equally long"
+    elif len(rank) and not (0 <= rank.min() <= rank.max() < ranks and 0 <= vertex.min() <= vertex.max() < len(owner)):
+        yield f"dropped: expected ranks 0..{ranks - 1} and vertices 0..{len(owner) - 1}"
+    elif np.any(owner[vertex] == rank):
+        yield "dropped: got a vertex that the rank owns, expected halo rows, which others own"
+    elif np.any(np.diff(rank.astype(np.int64) * len(owner) + vertex) <= 0):
+        yield "dropped: expected rows sorted by rank and vertex, none twice"
+
+
+def _as_stored(dropped: DroppedHalo | None) -> DroppedHalo | None:
+    if dropped is None:
+        return None
+    rank, vertex = dropped.rank.astype(np.int32, copy=False), dropped.vertex.astype(np.int64, copy=False)
+    return replace(dropped, rank=rank, vertex=vertex)
 
 
 def _described(array: Any) -> str:

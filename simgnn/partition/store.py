@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph, GraphFacts
 from simgnn.graph.store import graph_digest
+from simgnn.partition.device_fit import FittedPartitioner
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
 from simgnn.partition.local.edge_cut import LocalGraph, RowLists
 from simgnn.partition.local.vertex_cut import LEVELS, RankGraph, ReplicaGraph
@@ -28,7 +29,7 @@ from simgnn.partition.statistics.partition_stats import (
     stats_from_parts,
     stats_to_parts,
 )
-from simgnn.policy import Partitioner
+from simgnn.policy import DroppedHalo, Partitioner
 from simgnn.program.sizes import IntArray
 from simgnn.progress import SILENT, Progress
 from simgnn.registry import source_digest
@@ -83,9 +84,29 @@ class PartitionArtifact:
     @cached_property
     def partition(self) -> Partition:
         """The partition of the whole graph: owners, and in a vertex-cut the ranks of edges."""
-        self.folder.verify("owner").verify("edge_part")
+        self.folder.verify("owner").verify("edge_part").verify("dropped/")
         edges = self.folder.array("edge_part") if "edge_part" in self.folder.files else None
-        return Partition(self.folder.details["kind"], self.ranks, self.folder.array("owner"), edges)
+        return Partition(self.folder.details["kind"], self.ranks, self.folder.array("owner"), edges, self._dropped)
+
+    @property
+    def _dropped(self) -> DroppedHalo | None:
+        described = self.folder.details.get("dropped")
+        if described is None:
+            return None
+        rank, vertex = (self.folder.array(f"dropped/{name}") for name in ("rank", "vertex"))
+        return DroppedHalo(rank, vertex, described["renormalised"], described["status"], tuple(described["notes"]))
+
+    @property
+    def filled(self) -> Mapping[str, Any]:
+        """Options of the partitioner that were filled in from the devices of the ranks, by name."""
+        found: Mapping[str, Any] = self.folder.details.get("filled", {})
+        return found
+
+    @property
+    def status(self) -> str | None:
+        """How the choice of dropped halo rows ended; None: the partitioner drops none."""
+        described = self.folder.details.get("dropped")
+        return None if described is None else str(described["status"])
 
     @cached_property
     def stats(self) -> PartitionStats:
@@ -123,6 +144,8 @@ class PartitionArtifact:
             send_rows=_pieces(part["send_rows"], part["send_starts"]),
             receive=_slices(part["receive_starts"]),
             weighted_degree=part.get("weighted_degree"),
+            kept_degree=part.get("kept_degree"),
+            renormalised=bool((self.folder.details.get("dropped") or {}).get("renormalised", False)),
         )
 
 
@@ -167,7 +190,8 @@ def partition_artifact(
 ) -> PartitionArtifact:
     """Return the partition of ``graph`` by ``policy`` over P = len(hosts) ranks, from the cache or newly made.
     ``hosts`` int64 [P]: host of each rank. The cache's key covers the graph's digest, the policy's fields, hosts and
-    seed, so METIS, which is not reproducible everywhere, runs once."""
+    seed, so METIS, which is not reproducible everywhere, runs once. A partitioner that starts from the parts of another
+    one gets those that are kept."""
     hosts = np.asarray(hosts, dtype=np.int64)
     source = graph_digest(graph)
     wanted = {"graph": source, "policy": policy.model_dump(mode="json"), "hosts": hosts.tolist(), "seed": seed}
@@ -178,17 +202,25 @@ def partition_artifact(
     code = source_digest(policy)
     if code:
         wanted["code"] = code  # a user's own partitioner that was changed partitions again
+    start: NDArray[np.int32] | None = None
+    if policy.fits_devices:
+        base = cast(FittedPartitioner, policy).starts_from(hosts)
+        begun = partition_artifact(graph, base, hosts, seed, cache, progress)
+        start, wanted["starts_from"] = begun.partition.owner, begun.cut_digest
     name = f"{policy.label.replace(':', '.')}-{len(hosts)}-{key_of(wanted)}"
 
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
         kept, began = cache_folder(cache), time.monotonic()
         expected_s = expected_seconds(kept, policy.label, graph.edges)
         with progress.waiting(f"partitioning {graph.edges:,} edges with {policy.label}", expected_s):
-            partition = partitioned(policy, graph, hosts, seed, writer.path)
+            partition = partitioned(policy, graph, hosts, seed, writer.path, start)
         remember(kept, policy.label, graph.edges, time.monotonic() - began)
         writer.array("owner", partition.owner)
         if partition.edge_part is not None:
             writer.array("edge_part", partition.edge_part)
+        if partition.dropped is not None:
+            writer.array("dropped/rank", partition.dropped.rank)
+            writer.array("dropped/vertex", partition.dropped.vertex)
 
         def keep(held: RankGraph) -> None:
             for part, array in _rank_arrays(held, partition.ranks).items():
@@ -204,11 +236,24 @@ def partition_artifact(
             "digest": stats.digest,
             "cut": partition.digest,
             "made_from": wanted,
+            **_described(policy, partition),
             "stats": described,
         }
 
     folder, made = obtain(cache_folder(cache) / "partitions" / name, WHAT, make)
     return PartitionArtifact(folder, made, graph.facts())
+
+
+def _described(policy: Partitioner, partition: Partition) -> dict[str, Any]:
+    """Return what an artefact says of dropped halo rows and of options that were filled in; nothing for most."""
+    found: dict[str, Any] = {}
+    if partition.dropped is not None:
+        dropped = partition.dropped
+        described = {"status": dropped.status, "renormalised": dropped.renormalised, "notes": list(dropped.notes)}
+        found["dropped"] = described
+    if filled := policy.filled():
+        found["filled"] = filled
+    return found
 
 
 def key_of(wanted: Mapping[str, Any]) -> str:
@@ -223,6 +268,8 @@ def _rank_arrays(held: RankGraph, ranks: int) -> dict[str, NDArray[Any]]:
         arrays |= {"weights": held.csr.weights, "weighted_degree": held.weighted_degree}
     if isinstance(held, LocalGraph):
         arrays |= {"owned": held.owned, "halo": held.halo, "receive_starts": _starts(held.receive, ranks)}
+        if held.kept_degree is not None:
+            arrays["kept_degree"] = held.kept_degree
         arrays["send_rows"], arrays["send_starts"] = _joined(held.send_rows, ranks)
         return arrays
     arrays["vertices"] = held.vertices

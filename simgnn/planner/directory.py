@@ -66,7 +66,7 @@ def write_run_directory(
         plan = temporary / PLAN_FOLDER
         plan.mkdir()
         save_program(prepared.planned.program, plan)
-        write_toml(plan / "resolved.toml", prepared.planned.resolved)
+        write_toml(plan / "resolved.toml", resolved_table(prepared))
         (plan / "plan.json").write_text(json.dumps(plan_table(prepared, shards), indent=2) + "\n", encoding="utf-8")
         if directory.is_dir() and any(directory.iterdir()):
             old = Path(tempfile.mkdtemp(prefix=f".{directory.name}.old.", dir=directory.parent))
@@ -83,6 +83,14 @@ def write_run_directory(
         if temporary.exists():
             shutil.rmtree(temporary)
     return directory
+
+
+def resolved_table(prepared: Prepared) -> dict[str, Any]:
+    """Return the content of ``plan/resolved.toml``: by key path, values chosen for ``auto``, and what the partitioner
+    read off the hardware profile."""
+    artifact = prepared.partition
+    filled = prepared.experiment.partition.filled() if artifact is None else artifact.filled
+    return {**prepared.planned.resolved, **{f"partition.{option}": value for option, value in filled.items()}}
 
 
 def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
@@ -113,6 +121,8 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "multilabel": facts.multilabel,
         **({"class_names": list(names)} if names else {}),
         "graph": asdict(facts),
+        **({} if prepared.dropped_edges is None else {"dropped_edges": prepared.dropped_edges}),
+        **({"notes": list(prepared.stats.notes)} if prepared.stats.notes else {}),
         "train": experiment.train.model_dump(mode="json"),
         "policies": {slot: policy.model_dump(mode="json") for slot, policy in acting.items()},
         **({"code": folders} if folders else {}),

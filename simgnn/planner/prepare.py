@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,10 +11,12 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
 from simgnn.graph.load import load_graph
+from simgnn.hardware.profile.profile import Profile
 from simgnn.model.user_layer import user_shape
-from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, PartitionStats
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.epoch_work import with_weights
+from simgnn.planner.fit_partition import check_fitted, with_fitted_partition
 from simgnn.planner.from_statistics import STATISTICS as STATISTICS
 from simgnn.planner.from_statistics import from_statistics
 from simgnn.planner.from_statistics import with_default_cluster as with_default_cluster
@@ -48,17 +50,28 @@ class Prepared:
     batches: "PreparedBatches | None" = None
     estimated: tuple[str, ...] = ()
 
+    @property
+    def dropped_edges(self) -> dict[str, Any] | None:
+        """The edges that each rank does without (``by_rank``), edges of the graph (``of``) and how the partitioner's
+        choice ended (``status``, None: not known); None for a partitioner that drops none."""
+        table = self.stats.tables.get(DROPPED_EDGES)
+        if table is None:
+            return None
+        status = None if self.partition is None else self.partition.status
+        return {"by_rank": table.tolist(), "of": self.stats.facts.edges, "status": status}
+
 
 def prepare(
     experiment: Experiment, *, base: Path | None = None, default_cluster: tuple[int, int] | None = None,
-    need_graph: bool = False, cache: Path | None = None, counted: Path | None = None,
+    need_graph: bool = False, cache: Path | None = None, counted: Path | None = None, profile: Profile | None = None,
     progress: Progress = SILENT,
 ) -> Prepared:  # fmt: skip
     """Load the graph, make or load its partition and its mini-batches, and plan the program.
 
     ``default_cluster``: hosts and ranks per host if the experiment states none (the hardware profile's). ``base``:
     folder of relative paths. ``need_graph``: reject a statistics file, which cannot be trained on. ``counted``: file of
-    counted batch sizes for a statistics file, whose batches are estimated without it. ``progress`` is told
+    counted batch sizes for a statistics file, whose batches are estimated without it. ``profile``: hardware that
+    partitioners which suit devices read (None: these are refused). ``progress`` is told
     of each step. Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.folder import check_cache
@@ -71,6 +84,7 @@ def prepare(
                 why = "a statistics file can be simulated, not trained on"
                 raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
             experiment, stats = from_statistics(experiment, base)
+            check_fitted(experiment, profile)
             if experiment.sampling is None:
                 estimated = (KEPT_EDGES,) if experiment.freshness.draws_rows else ()
                 return Prepared(experiment, stats, _planned(experiment, stats), estimated=estimated)
@@ -88,7 +102,7 @@ def prepare(
             sampling.sizes_of(experiment.ranks)  # raises before minutes go into graph and partition
         graph = read_graph(experiment, base, progress)
         check_weights(experiment, graph)
-        artifact = obtain_partition(experiment, graph, cache, progress)
+        artifact = obtain_partition(experiment, graph, cache, progress, profile)
         stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
         if sampling is None:
             return Prepared(experiment, stats, _planned(experiment, stats), graph, artifact)
@@ -133,9 +147,23 @@ def read_graph(experiment: Experiment, base: Path | None = None, progress: Progr
 
 
 def obtain_partition(
-    experiment: Experiment, graph: "Graph", cache: Path | None = None, progress: Progress = SILENT
+    experiment: Experiment,
+    graph: "Graph",
+    cache: Path | None = None,
+    progress: Progress = SILENT,
+    profile: Profile | None = None,
 ) -> "PartitionArtifact":
-    """Return the experiment's partition of ``graph``, from the cache or newly made."""
+    """Return the experiment's partition of ``graph``, from the cache or newly made. ``profile``: as in
+    :func:`prepare`."""
+    return fitted_partition(experiment, graph, cache, progress, profile)[1]
+
+
+def fitted_partition(
+    experiment: Experiment, graph: "Graph", cache: Path | None, progress: Progress, profile: Profile | None
+) -> tuple[Experiment, "PartitionArtifact"]:
+    """Return what :func:`obtain_partition` returns, and before it the experiment whose partitioner has every option
+    that follows from the layers, the program or the hardware. These are stored nowhere: they follow from the
+    experiment."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.partition import check_ranks
     from simgnn.partition.store import partition_artifact
@@ -143,8 +171,9 @@ def obtain_partition(
     check_ranks(experiment.ranks, graph)  # before the work of an epoch is counted
     progress.stage(f"partition: {experiment.partition.label} into {experiment.ranks}")
     hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
-    weighed = with_weights(experiment, graph.facts(), progress.stage)  # stored nowhere: they follow from the experiment
-    return partition_artifact(graph, weighed.partition, hosts, experiment.seed, cache, progress)
+    weighed = with_weights(experiment, graph.facts(), progress.stage)
+    fitted = with_fitted_partition(weighed, graph, profile, cache, progress)
+    return fitted, partition_artifact(graph, fitted.partition, hosts, experiment.seed, cache, progress)
 
 
 def _from_estimates(experiment: Experiment, stats: PartitionStats) -> Prepared:

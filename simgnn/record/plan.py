@@ -14,6 +14,7 @@ from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import LayerSpec
 from simgnn.outside import check_regular
 from simgnn.policy import Policy
+from simgnn.record.result import DroppedEdges
 from simgnn.registry import add_to_path, is_kind, policy_class, shipped
 from simgnn.schema_faults import sentences
 
@@ -47,8 +48,9 @@ class PlanFile(_Table):
     ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation. ``cut_digest``, ``graph_digest``:
     None in a plan from a statistics file that does not record its source. ``policies``: slot -> kind and options of the
     policy that is used in training. ``code``: folders with the code of users' policies. ``batches``: of mini-batches.
-    ``class_names``: names of the classes, if labels were text. ``continues``: digests of earlier programs of the run,
-    of fewer epochs, whose checkpoints this one can load.
+    ``class_names``: names of the classes, if labels were text. ``dropped_edges``: those that no rank holds; ``notes``:
+    what results must say of the partition. ``continues``: digests of earlier programs of the run, of fewer epochs,
+    whose checkpoints this one can load.
     """
 
     format: Literal[1]
@@ -65,6 +67,8 @@ class PlanFile(_Table):
     multilabel: bool
     class_names: tuple[str, ...] = ()
     graph: GraphFacts
+    dropped_edges: DroppedEdges | None = None
+    notes: tuple[str, ...] = ()
     train: TrainSection
     policies: dict[str, dict[str, Any]]
     code: tuple[Text, ...] = ()

@@ -148,6 +148,28 @@ class InputRows(_Table):
         return self.hit / (self.hit + self.pulled) if self.hit + self.pulled else None
 
 
+class DroppedEdges(_Table):
+    """Edges that no rank holds, as the partitioner dropped halo rows to suit the ranks' devices. ``by_rank``: in-edges
+    of its own rows that each rank lacks; ``of``: edges of the graph; ``status``: how the choice ended (null: not
+    known)."""
+
+    by_rank: tuple[int, ...]
+    of: int
+    status: str | None = None
+
+    def reason(self) -> str:
+        """Say how many edges are dropped, and what that means for accuracies."""
+        count = sum(self.by_rank)
+        ended = "" if self.status is None else f", costs of ranks: {self.status}"
+        if not count:
+            return f"dropped edges: none{ended}"
+        return (
+            f"dropped edges: {count:,} of {self.of:,} ({100 * count / max(self.of, 1):.3g} %{ended}): the model is "
+            "trained and evaluated on the graph without them, so that losses and accuracies are those of this smaller "
+            "graph; `simgnn infer RUN` computes the scores on all edges"
+        )
+
+
 class Result(_Table):
     """The results of one simulation or run."""
 
@@ -201,6 +223,7 @@ class Result(_Table):
     early_stop: EarlyStop | None = None  # of a run that ended by train.patience; `epochs` then counts trained ones
     # of a prediction: what a recorded run reached, at the predicted ends of its epochs
     time_to_accuracy: list[TimedAccuracy] | None = None
+    dropped_edges: DroppedEdges | None = None  # by a partitioner that drops halo rows; null: it drops none
     extrapolated: list[str] = []
     # work that the hardware profile has no measurement of: other work stands in; WEIGHTED_SUMS, STATED_DECISIONS
     assumed: list[str] = []
@@ -220,6 +243,8 @@ class Result(_Table):
         lines = [] if self.early_stop is None else [self.early_stop.reason()]
         if self.evaluation is not None:
             lines.append(self.evaluation.reason())
+        if self.dropped_edges is not None:
+            lines.append(self.dropped_edges.reason())
         if self.uncalibrated:
             lines.append(
                 f"uncalibrated: '{self.hardware}' describes its machine by datasheets, publications and assumptions; "

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simgnn.hardware.price.collectives import binomial_rounds, find_collective, flow_bytes, flow_pairs, ring_order
+from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import end_pairs
 from simgnn.program.calendar import Turn
@@ -17,7 +18,6 @@ from simgnn.record.epoch_kinds import kinds_among
 from simgnn.record.traffic import LinkTraffic
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.handlers import copied_bytes, in_host, staged_collective
-from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.engine.sent_bytes import handed_bytes, header_bytes, sent_by
 from simgnn.sim.engine.turn_sizes import Activity, Sizes, epoch_signature
 from simgnn.sim.network.flow_table import Floats, Ints

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.collectives import find_collective
+from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import Question, Told, numbers_behind
 from simgnn.hardware.price.uncertainty import saturation
@@ -19,7 +20,6 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.ops import Group, Op, Stream, Transfer, Work
 from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Route, SizeTable
-from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.shared_processors import ranks_at_work
 from simgnn.sim.simulate import simulate
 

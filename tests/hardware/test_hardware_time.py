@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from simgnn.cli.main import invoke
 from simgnn.errors import HardwareError
+from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import FORMS, option, read_question, spread_ranks
 from simgnn.hardware.primitives import PRIMITIVES
 from simgnn.hardware.profile.error_model import error_model
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile
-from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.one_op import time_op
 from tests.hardware.conftest import work_seconds
 

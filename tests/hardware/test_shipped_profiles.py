@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from simgnn.cli.main import app
 from simgnn.graph.locality import BINS
 from simgnn.hardware.price.collectives import find_collective
+from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.check import price_problems
 from simgnn.hardware.profile.devices import Curve, Device
@@ -18,7 +19,6 @@ from simgnn.hardware.profile.library import shipped_folder
 from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.hardware.profile.quantities import Number, Strict
 from simgnn.record.result import read_result
-from simgnn.sim.engine.op_prices import host_route
 from tests.hardware.conftest import work_seconds
 
 SHIPPED = {path.stem: path for path in sorted(shipped_folder().glob("*.toml"))}

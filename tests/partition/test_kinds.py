@@ -29,7 +29,7 @@ def hosts(ranks: int) -> np.ndarray:
 
 
 def test_registry_names_every_kind() -> None:
-    assert set(shipped("partition")) == {"random", "block-row", "metis", "ebv", "hdrf", "dbh", "random-edges"}
+    assert set(shipped("partition")) == {"random", "block-row", "metis", "ebv", "hdrf", "dbh", "random-edges", "rapa"}
     assert all(policy().label == kind for kind, policy in shipped("partition").items())
 
 

@@ -6,10 +6,10 @@ import pytest
 from sim.planned import shipped, spread, statistics, vanilla
 from sim.worlds import machine, run
 from simgnn.errors import HardwareError
+from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import price_messages
 from simgnn.hardware.profile.profile import parse_profile
-from simgnn.sim.engine.op_prices import host_route
 from simgnn.units import format_quantity
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.operations import read_question
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.program.kinds import OpKind
 from simgnn.sim.engine.handlers import staged_collective
-from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.one_op import one_op_program, time_op
 from simgnn.sim.simulate import simulate
 

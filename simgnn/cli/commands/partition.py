@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from simgnn.cli.options import ExperimentArgument, JsonOption, SetOption, experiment_of, path_option
+from simgnn.cli.options import ExperimentArgument, HardwareOption, JsonOption, SetOption, experiment_of, path_option
 from simgnn.cli.tables.console import Reporter, print_json
 from simgnn.errors import ConfigError
 from simgnn.report.terminal import print_table
@@ -14,6 +14,7 @@ from simgnn.report.terminal import print_table
 def command(
     experiment: ExperimentArgument,
     overrides: SetOption = None,
+    hardware: HardwareOption = None,
     ranks: Annotated[
         str | None,
         typer.Option(
@@ -59,11 +60,17 @@ def command(
     give. A list balances each quantity by itself: vertices, edges, train, validation, test; DistDGL's partition every
     type of vertex and its edges: [bold]--set 'partition.balance=["train","validation","test","edges"]'[/bold]
     With partition.across=hosts METIS divides the graph among hosts first, and then each host's part among its ranks.
+
+    RAPA drops halo rows of little influence, with their edges, where a device is slow or full, until the costs of all
+    ranks are even. It reads times and memory of the devices off the hardware profile and prints what it did to each
+    rank, beside METIS by vertices and edges, which loses nothing: [bold]simgnn partition vanilla --set
+    partition.kind=rapa --hardware mixed-pcie3-8[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.api.partition import BALANCE_COLUMNS, make_partitions
+    from simgnn.api.partition import BALANCE_COLUMNS, DEVICE_COLUMNS, make_partitions
 
-    loaded = [experiment_of(experiment, overrides, ranks=count, trains=False) for count in rank_counts(ranks)]
+    counts = rank_counts(ranks)
+    loaded = [experiment_of(experiment, overrides, ranks=one, hardware=hardware, trains=False) for one in counts]
     reports = make_partitions(loaded, save_stats, alternatives, Reporter(quiet=as_json))
     if as_json:
         print_json(reports[0].as_dict() if len(reports) == 1 else {"partitions": [one.as_dict() for one in reports]})
@@ -73,6 +80,9 @@ def command(
         if report.balances:
             title = "fullest rank over the mean (1.00: all ranks have as much)"
             print_table(title, BALANCE_COLUMNS, report.balance_lines())
+        if report.fit is not None:
+            print_table("devices of the ranks, by the hardware profile", DEVICE_COLUMNS, report.device_lines())
+            print_table(f"what suits them (costs: {report.fit.status})", *report.fit_lines())
         if report.types:
             columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
             print_table("balance by type of vertex", columns, report.type_lines())

@@ -1,7 +1,7 @@
 """Local graphs: the part of the graph on each rank of an edge-cut, and the lists of rows that ranks exchange."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,16 @@ class RowLists:
 
 @dataclass(frozen=True)
 class LocalGraph:
-    """The part of the graph on ``rank``: its own rows (n), halo rows (h) and all in-edges of own rows.
+    """The part of the graph on ``rank``: its own rows (n), halo rows (h) and all in-edges of own rows, except those
+    from halo rows that it does without (:class:`~simgnn.policy.DroppedHalo`).
 
     ``owned`` int64 [n]: global ids in local order. ``halo`` int64 [h]: global ids by (owner, position among the owner's
     rows). ``csr``: rows n, columns n + h; a source below n is owned, n + k is halo row k; no self loops. ``degree``
     int64 [n + h]: in-degrees in the full graph; ``weighted_degree`` float64 [n + h]: the sums of weights of in-edges
     there (None: edges have no weights). ``send_rows``: for each peer that needs rows of this rank, int32
     positions of owned rows in the order of the peer's halo. ``receive``: for each peer, its slice of the halo.
+    ``kept_degree`` [n]: in-degrees of own rows by the edges that are here, int64, or sums of weights, float64, where
+    edges have weights (None: all edges are here). ``renormalised``: rows of a GCN are scaled by the in-degree over it.
     """
 
     rank: int
@@ -47,6 +50,8 @@ class LocalGraph:
     send_rows: Mapping[int, NDArray[np.int32]]
     receive: Mapping[int, slice]
     weighted_degree: NDArray[np.float64] | None = None
+    kept_degree: NDArray[np.int64] | NDArray[np.float64] | None = None
+    renormalised: bool = False
 
     @property
     def vertices(self) -> NDArray[np.int64]:
@@ -60,7 +65,7 @@ class LocalGraph:
 
     @property
     def complete(self) -> bool:
-        """True: this rank has all in-edges of its rows."""
+        """True: no other rank has in-edges of these rows."""
         return True
 
     @property
@@ -108,6 +113,8 @@ def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm")
     halos = []
     for rank in range(partition.ranks):
         found = halo_places(csr.indptr, csr.indices, order.core(rank), partition.owner, rank, order.old2new, stamp)
+        if partition.dropped is not None:
+            found = np.setdiff1d(found, order.old2new[dropped_by(partition, rank)], assume_unique=True)
         found.sort()
         halos.append(found)
     bounds = np.array([np.searchsorted(halo, order.node_map) for halo in halos])
@@ -119,7 +126,13 @@ def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm")
         lookup[both] = np.arange(len(both))
         edges = int(degrees[owned].sum())
         sources = index_array(edges, len(both))
+        lost = dropped_by(partition, rank)
+        lookup[lost] = -1
         pointers = relabelled_rows(csr.indptr, csr.indices, owned, lookup, sources)
+        if len(lost):
+            kept = sources >= 0
+            pointers = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept)))[pointers]
+            sources = sources[kept]
         send = {
             peer: (halos[peer][bounds[peer, rank] : bounds[peer, rank + 1]] - order.node_map[rank]).astype(np.int32)
             for peer in np.flatnonzero(bounds[:, rank + 1] > bounds[:, rank]).tolist()
@@ -130,4 +143,25 @@ def build_local_graphs(csr: CSR, partition: Partition, reorder: Reorder = "rcm")
         }
         part = with_weights_of(csr, owned, both, CSR(pointers, sources, len(both)))
         weighted = None if sums is None else sums[both]
-        yield LocalGraph(rank, owned, halo, part, degrees[both], send, receive, weighted)
+        local = LocalGraph(rank, owned, halo, part, degrees[both], send, receive, weighted)
+        if partition.dropped is not None and len(partition.dropped.rank):
+            local = replace(local, kept_degree=_kept_degrees(local), renormalised=partition.dropped.renormalised)
+        yield local
+
+
+def dropped_by(partition: Partition, rank: int) -> NDArray[np.int64]:
+    """Return the vertices whose rows ``rank`` does without, int64, ascending."""
+    dropped = partition.dropped
+    if dropped is None:
+        return np.empty(0, dtype=np.int64)
+    low, high = np.searchsorted(dropped.rank, [rank, rank + 1])
+    return np.asarray(dropped.vertex[low:high], dtype=np.int64)
+
+
+def _kept_degrees(local: LocalGraph) -> NDArray[np.int64] | NDArray[np.float64]:
+    """Compute :attr:`LocalGraph.kept_degree`; rows that keep all edges keep their sum of weights to the last bit."""
+    degrees, sums = local.csr.degrees(), weighted_degrees(local.csr)
+    if sums is None or local.weighted_degree is None:
+        return degrees
+    own = slice(len(local.owned))
+    return np.where(degrees == local.degree[own], local.weighted_degree[own], sums)

@@ -12,7 +12,7 @@ from simgnn.graph.graph import MASKS, Graph
 from simgnn.graph.locality import reuse_profile
 from simgnn.graph.store import graph_digest
 from simgnn.partition.edges import UndirectedEdges, arcs_of_edges, ends_of
-from simgnn.partition.local.edge_cut import LocalGraph, build_local_graphs
+from simgnn.partition.local.edge_cut import LocalGraph, build_local_graphs, dropped_by
 from simgnn.partition.local.edge_cut_kernels import summed_nonzeros
 from simgnn.partition.local.masters import add_replicas, count_mirrors, master_sets, mirror_keys
 from simgnn.partition.local.vertex_cut import (
@@ -25,7 +25,7 @@ from simgnn.partition.local.vertex_cut import (
     build_replica_graphs,
 )
 from simgnn.partition.partition import Partition, digest_of
-from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, DROPPED_ROWS, PartitionStats
 from simgnn.policy import Reorder
 from simgnn.program.sizes import IntArray, Route
 
@@ -54,9 +54,15 @@ def partition_stats(
     for local in build_local_graphs(graph.csr, partition, reorder):
         keep(local)
         counted.append(_edge_cut_numbers(graph, local, partition.ranks))
+        if partition.dropped is not None:
+            lost = int(local.degree[: len(local.owned)].sum()) - local.csr.edges
+            gone = len(dropped_by(partition, local.rank))
+            counted[-1] |= {DROPPED_EDGES: np.array(lost), DROPPED_ROWS: np.array(gone)}
     tables = {name: np.stack([one[name] for one in counted], axis=int(name in BY_OWNER)) for name in counted[0]}
     rows, edges, received = (tables.pop(name) for name in ("rows", "edges", "received"))
-    return PartitionStats(graph.facts(), "edge-cut", hosts, rows, edges, Route.from_matrix(received), digest, tables)
+    notes = () if partition.dropped is None else partition.dropped.notes
+    halo = Route.from_matrix(received)
+    return PartitionStats(graph.facts(), "edge-cut", hosts, rows, edges, halo, digest, tables, notes)
 
 
 BY_OWNER = ("received", "halo_feature_nonzeros")

@@ -32,6 +32,7 @@ from simgnn.partition.statistics.partition_stats import (
     TABLE,
     Origin,
     PartitionStats,
+    dropped_edges,
     stats_from_parts,
     stats_to_parts,
 )
@@ -98,7 +99,8 @@ def _read(
                     "anew with simgnn partition --stats, or, if you meant to change it, remove "
                     "[partition.counted_from]: it then counts as written by hand"
                 )
-    check_base({name: arrays[name] for name in BASE}, facts, label)
+    tables = {name.removeprefix(TABLE): array for name, array in arrays.items() if name.startswith(TABLE)}
+    check_base({name: arrays[name] for name in BASE}, facts, label, dropped_edges(tables))
     described = {"facts": asdict(facts), "kind": section.kind, "notes": notes, "digest": digest}
     stats = check_tables(stats_from_parts(described, arrays), label)
     origin = None if counted is None else Origin(counted.graph, counted.cut, counted.partition)

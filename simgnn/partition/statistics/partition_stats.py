@@ -16,6 +16,8 @@ TABLE = "table/"
 """Prefix of the array names of tables."""
 BASE = ("hosts", "rows", "edges", "halo/source", "halo/target", "halo/rows")
 """Names of the arrays that the statistics of every partition have."""
+DROPPED_EDGES, DROPPED_ROWS = "dropped_edges", "dropped_halo_rows"
+"""Tables of partitions whose ranks do without some halo rows."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +51,17 @@ class PartitionStats:
       owned row and its in-neighbours; ``neighbor_feature_nonzeros``: over its in-neighbours alone;
     - ``block_edges`` int64 [P, P]: local edges by owner of their source, [rank, owner];
     - ``cut_edges`` int64 [P]: local edges whose source is a halo row;
+    - ``dropped_edges``, ``dropped_halo_rows`` int64 [P]: in-edges of own rows, and halo rows, that a rank does without
+      (absent: none); ``edges``, ``halo`` and all other tables count what is kept;
     - ``degrees`` int64 [D, 2]: an in-degree, and the number of vertices of the graph that have it (in ``stats:``
       files);
     - ``locality/forward``, ``locality/backward`` float64 [P, bins]: :func:`reuse_profile` of the local edges in order
       of aggregation, and of the transposed local edges; ``locality/features/forward``, ``.../backward``: the same of
       the stored values of the sparse features of owned rows, read by row and by column.
 
-    ``notes``: which numbers a ``stats:`` file spreads evenly instead of counting them. ``made_by``: kind and options of
-    the partitioner, if a ``stats:`` file states them. ``origin``: None where it is unknown.
+    ``notes``: which numbers a ``stats:`` file spreads evenly instead of counting them, and what users must know of the
+    partition. ``made_by``: kind and options of the partitioner, if a ``stats:`` file states them. ``origin``: None
+    where it is unknown.
     """
 
     facts: GraphFacts
@@ -95,6 +100,13 @@ class PartitionStats:
                 f"their tables: {', '.join(sorted(self.tables)) or 'none'}"
             )
         return self.tables[name]
+
+
+def dropped_edges(tables: Mapping[str, NDArray[Any]]) -> int:
+    """Count the edges of the graph that no rank holds, by the tables of a partition."""
+    table = tables.get(DROPPED_EDGES)
+    # tables of a file are checked later than totals
+    return 0 if table is None or table.dtype.kind not in "iu" else int(table.sum())
 
 
 def stats_to_parts(stats: PartitionStats) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -15,7 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import MASKS, GraphFacts
 from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
-from simgnn.partition.statistics.partition_stats import BASE, DEGREES, PartitionStats
+from simgnn.partition.statistics.partition_stats import (
+    BASE,
+    DEGREES,
+    DROPPED_EDGES,
+    DROPPED_ROWS,
+    PartitionStats,
+    dropped_edges,
+)
 from simgnn.policy import Partitioner
 from simgnn.program.sizes import IntArray
 from simgnn.registry import available, is_kind, shipped
@@ -184,13 +191,15 @@ class TableForm:
 def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
     """Return the expected form of every table that a partition of this size may have, by name."""
     P, facts = stats.ranks, stats.facts
-    one_a_rank = dict.fromkeys((*SPARSE[1:3], "cut_edges", SHARED), TableForm((P,)))
+    one_a_rank = dict.fromkeys((*SPARSE[1:3], "cut_edges", SHARED, DROPPED_EDGES, DROPPED_ROWS), TableForm((P,)))
+    gone = dropped_edges(stats.tables)
+    less = " less dropped edges" if gone else ""
     totals = {f"{name}_rows": f"{name}_vertices" for name in MASKS} | {SPARSE[0]: "feature_nonzeros"}
     return {
         **{name: TableForm((P,), total=(f"graph.{key}", getattr(facts, key))) for name, key in totals.items()},
         **one_a_rank,
         SPARSE[3]: TableForm((P, P)),
-        "block_edges": TableForm((P, P), total=("graph.edges", facts.edges)),
+        "block_edges": TableForm((P, P), total=(f"graph.edges{less}", facts.edges - gone)),
         **dict.fromkeys(LOCALITY, TableForm((P, None), shares=True)),
         DEGREES: TableForm((None, 2)),
         BY_REPLICAS: TableForm((None, 3), below=(len(stats.halo.rows), P + 1)),
@@ -199,9 +208,10 @@ def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
     }
 
 
-def check_base(arrays: Mapping[str, IntArray], facts: GraphFacts, path: str) -> None:
-    """Check lengths, ranges and totals of ``BASE`` arrays (int64) against ``facts``; raises :class:`ConfigError`."""
-    for faults in (_lengths(arrays), _ranges(arrays, facts), _sums(arrays, facts)):
+def check_base(arrays: Mapping[str, IntArray], facts: GraphFacts, path: str, dropped: int = 0) -> None:
+    """Check lengths, ranges and totals of ``BASE`` arrays (int64) against ``facts``; raises :class:`ConfigError`.
+    ``dropped``: edges of the graph that no rank holds."""
+    for faults in (_lengths(arrays), _ranges(arrays, facts), _sums(arrays, facts, dropped)):
         _raise(path, faults)
 
 
@@ -245,8 +255,9 @@ def _ranges(arrays: Mapping[str, IntArray], facts: GraphFacts) -> Iterator[Fault
             yield key.partition("/")[0], f"got {found} in {key}, expected numbers in 0..{largest}"
 
 
-def _sums(arrays: Mapping[str, IntArray], facts: GraphFacts) -> Iterator[Fault]:
-    for key, total, name in (("rows", facts.vertices, "vertices"), ("edges", facts.edges, "edges")):
+def _sums(arrays: Mapping[str, IntArray], facts: GraphFacts, dropped: int) -> Iterator[Fault]:
+    less = f", less {dropped} dropped edges" if dropped else ""
+    for key, total, name in (("rows", facts.vertices, "vertices"), ("edges", facts.edges - dropped, f"edges{less}")):
         if int(arrays[key].sum()) != total:
             yield key, f"add up to {int(arrays[key].sum())}, but graph.{name} = {total}"
     source, target, rows = (arrays[key] for key in BASE[3:])

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from simgnn.hardware.price.collectives import CollectivePrice, Flow, Relay
+from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import price_messages
-from simgnn.hardware.topology.routes import Route
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.calendar import Turn
 from simgnn.program.kinds import GROUP_KINDS, OpKind
@@ -244,18 +244,6 @@ def _by_rank(column: Ints, cuts: Ints) -> tuple[Ints, ...]:
     """Split a column that is sorted by rank into one array per rank; all ranks without a row share one empty array."""
     none = column[:0]
     return tuple(part if len(part) else none for part in np.split(column, cuts))
-
-
-def host_route(machine: Machine, rank: int, to_device: bool) -> Route | None:
-    """Return the route between a rank's device and its host's memory; None: the device is a CPU.
-
-    Raises :class:`HardwareError` for a GPU that is connected to neither memory, socket nor PCIe switch.
-    """
-    if machine.device(rank).kind == "cpu":
-        return None
-    device = machine.devices[rank]
-    memory = machine.network.host_memory(device)
-    return machine.network.way(memory, device) if to_device else machine.network.way(device, memory)
 
 
 class Ring(NamedTuple):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
+from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import price_messages
 from simgnn.partition.statistics.partition_stats import PartitionStats
@@ -15,7 +16,7 @@ from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, PAIRWISE_KINDS, 
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.handlers import copied_bytes, copy_ps, in_host, staged_collective
-from simgnn.sim.engine.op_prices import Pricer, host_route
+from simgnn.sim.engine.op_prices import Pricer
 from simgnn.sim.engine.sent_bytes import handed_bytes, pairwise_rounds
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.flow_table import Floats, Ints

@@ -8,6 +8,7 @@ import numpy as np
 
 from simgnn.errors import HardwareError
 from simgnn.hardware.price.collectives import CollectivePrice, bus_seconds, find_collective
+from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.uncertainty import assumed_spread, call_spread, curve_spread, saturation, stand_in_spread
 from simgnn.hardware.price.work import choose_level, features, stand_in_of
@@ -18,7 +19,6 @@ from simgnn.program.calendar import Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
 from simgnn.sim.engine.compiled import Compiled, CompiledOp
-from simgnn.sim.engine.op_prices import host_route
 from simgnn.sim.engine.sent_bytes import handed_bytes
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.flow_table import Bools, Floats

@@ -1,0 +1,63 @@
+"""Memory of a program without a simulation: peaks of its buffers and scratch, with ops in program order."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.program.program import Program, Template, carried, same_as_constants
+from simgnn.program.sizes import IntArray
+
+
+def program_bytes(program: Program, on_cpu: NDArray[np.bool_]) -> IntArray:
+    """Return the peak memory of each rank's device in bytes, int64 [P]; that of a CPU holds buffers of the host, too.
+
+    ``on_cpu`` bool [P]: which ranks have a CPU as their device. Buffers that are not permanent live from the first op
+    of a template that touches them to the last one; sizes that vary count as their largest. A simulation, which also
+    knows what overlaps, gives a little less or more (tests/experiment/test_fitted_partition.py compares them)."""
+    lasting = {buffer.name for buffer in program.buffers.values() if buffer.lasting}
+    kept = (carried(program) | lasting) - same_as_constants(program)
+    size = {name: _bytes(program, name, on_cpu) for name in program.buffers}
+    always = np.zeros(program.ranks, dtype=np.int64)
+    for name in kept:
+        always += size[name]
+    for scratch in program.kept.values():
+        always += scratch.at(program.sizes.most)
+    most = always.copy()
+    for template in program.templates.values():
+        spans = _spans(template, {name for name in program.buffers if name not in kept})
+        for position, op in enumerate(template.ops):
+            held = always + op.scratch.at(program.sizes.most)
+            for name, (first, last) in spans.items():
+                if first <= position <= last:
+                    held = held + size[name]
+            most = np.maximum(most, held)
+    return most
+
+
+def fixed_bytes(program: Program) -> int:
+    """Return the bytes of permanent buffers whose size no part of a graph changes: parameters and what goes with
+    them."""
+    kept, total = carried(program), 0
+    for name in kept:
+        buffer = program.buffers[name]
+        if isinstance(buffer.rows, int):
+            total += buffer.rows * buffer.row_bytes * buffer.depth
+    return total
+
+
+def _bytes(program: Program, name: str, on_cpu: NDArray[np.bool_]) -> IntArray:
+    buffer = program.buffers[name]
+    found = program.sizes.most(buffer.rows) * (buffer.row_bytes * buffer.depth)
+    return found if buffer.space == "device" else np.asarray(found * on_cpu)
+
+
+def _spans(template: Template, names: set[str]) -> dict[str, tuple[int, int]]:
+    """Return the positions of the first and last op that touch each buffer. What an op writes last, as copies of
+    others, exists from the next op on."""
+    spans: dict[str, tuple[int, int]] = {}
+    for position, op in enumerate(template.ops):
+        for access in op.reads + op.writes:
+            if access.buffer in names:
+                begin = position + (access.buffer in op.scratch.copied_last)
+                first, last = spans.get(access.buffer, (begin, position))
+                spans[access.buffer] = (first, max(last, position))
+    return spans
