@@ -41,13 +41,18 @@ Handler = Callable[[Now], Sent | None]
 class LocalRoute:
     """Which rows one rank exchanges with each peer. ``gather``: local rows to send, peers ascending (None: the buffer
     to send is in that order already). ``scatter``: local rows that arriving rows belong to, peers ascending (None: they
-    are stored as they arrive). ``send``, ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends."""
+    are stored as they arrive). ``send``, ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends.
+    ``sent``: of a route of chosen rows, their places among all rows that the whole route sends. ``sent_slots``,
+    ``received_slots``: the places of these rows in memory that ranks of a host share, if they have some."""
 
     gather: torch.Tensor | None
     scatter: torch.Tensor | None
     send: tuple[int, ...]
     receive: tuple[int, ...]
     empty: bool = False
+    sent: torch.Tensor | None = None
+    sent_slots: torch.Tensor | None = None
+    received_slots: torch.Tensor | None = None
 
     @property
     def leaving(self) -> torch.Tensor | None:
@@ -249,18 +254,23 @@ def policy_context(context: RankContext, op: Op, template: Template | None = Non
     def rows_of(route: str) -> Any:
         return context.routes[route].leaving
 
+    def places_of(route: str) -> Any:
+        return context.routes[route].sent
+
     def vertex_of(place: int) -> int | None:
         """The vertex of a row that is sent: one that the route names, or, in a buffer of halo rows, one of the halo."""
         if context.vertices is None or route is None:
             return None
-        if route.gather is not None:
+        if route.gather is not None and route.gather is not route.sent:
             return int(context.vertices.own[int(route.gather[place])])
+        if route.sent is not None:
+            return int(context.vertices.halo[int(route.sent[place])])
         return int(context.vertices.halo[place]) if sum(route.send) == len(context.vertices.halo) else None
 
     return lambda now: PolicyContext(
         context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
         leaving, arriving, gathered, op.options, rows_of, context.resources, context.memo, guards,
-        context.program.hosts, vertex_of,
+        context.program.hosts, vertex_of, places_of,
     )  # fmt: skip
 
 

@@ -210,6 +210,12 @@ SAMPLED = (
     ["freshness.p=0.5"], ["model.kind=gat", "model.order=auto", "freshness.p=0.3"],
     ["model.kind=sage", "freshness.p=0.5", "freshness.sampling=bernoulli", "freshness.cache_features=true"],
 )  # fmt: skip
+REFRESHED = ("freshness.kind=refresh-interval", "freshness.refresh_interval=3", "partition.kind=random")
+CACHED = (
+    ["placement.device_rows=0.6", "communication.rows=transformed"],
+    ["placement.host_rows=0.8", "placement.device_rows=0.2", "communication.resend_inputs=true"],
+    ["model.kind=gat", "model.order=auto", "placement.host_rows=0.9", "freshness.grad=historical"],
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -236,6 +242,10 @@ SAMPLED = (
         *(
             pytest.param("bnsgcn", ranks, [*LARGER, *THREE, *more], marks=pytest.mark.slow)
             for ranks, more in product((2, 4), SAMPLED)
+        ),
+        *(
+            pytest.param("vanilla", ranks, [*LARGER, *THREE, *REFRESHED, *more], marks=pytest.mark.slow)
+            for ranks, more in product((2, 4), CACHED)
         ),
         ("cdfgnn", 2, [*LARGER, *THREE]),
         pytest.param("distdgl", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
