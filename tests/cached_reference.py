@@ -35,6 +35,7 @@ class Caching:
     host_rows: int | float = 0
     global_rank: str = "overlap"
     hosts: int = 1
+    mode: str = "sync"
 
 
 def halo_of(artifact: PartitionArtifact) -> list[dict[int, int]]:
@@ -141,7 +142,8 @@ def train_cached_reference(
             there = made
             if (caching.layers is None or place in caching.layers) and not (place == 1 and constant):
                 if fresh:
-                    there = watched[place] = made.clone()
+                    used = made if caching.mode == "sync" or epoch == 0 else kept[place] + made - made.detach()
+                    there = watched[place] = used.clone()
                     there.retain_grad()
                     kept[place] = made.detach()
                 else:

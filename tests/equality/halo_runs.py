@@ -7,7 +7,7 @@ from unittest.mock import patch
 import executor.handlers as handlers
 from executor.state.buffers import Now
 from executor.state.context import Factory, Handler, RankContext
-from simgnn.emit.halo_cache.actions import FillRows
+from simgnn.emit.halo_cache.actions import FillRows, SwapRows
 from simgnn.policy import PolicyContext
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Op
@@ -25,7 +25,7 @@ def settings_of(caching: Caching) -> tuple[str, ...]:
     layers = () if caching.layers is None else (f"freshness.layers={sorted(caching.layers)}",)
     return (
         KIND, f"freshness.refresh_interval={caching.interval}", f"freshness.grad={caching.grad}",
-        f"freshness.order={caching.order}", f"freshness.top_k={caching.top_k}",
+        f"freshness.order={caching.order}", f"freshness.top_k={caching.top_k}", f"freshness.mode={caching.mode}",
         f"freshness.global_rank={caching.global_rank}", f"placement.device_rows={caching.rows}",
         f"placement.host_rows={caching.host_rows}", *layers,
     )  # fmt: skip
@@ -40,6 +40,7 @@ def train_counting(rank: int, ranks: int, folders: Sequence[str]) -> list[dict[s
 def _counted_run(rank: int, ranks: int, folder: str) -> dict[str, Any]:
     moved: list[tuple[int, int, str, str, int]] = []
     fill: Callable[..., Any] = FillRows.run
+    swap: Callable[..., Any] = SwapRows.run
 
     def counted(factory: Factory, way: str) -> Factory:
         def make(op: Op, template: Template, context: RankContext) -> Handler:
@@ -60,11 +61,16 @@ def _counted_run(rank: int, ranks: int, folder: str) -> dict[str, Any]:
         moved.append((here.epoch, here.layer, here.phase, "device", cache.numel() * cache.element_size()))
         return fill(self, here, arrived, cache, version)
 
+    def swap_and_count(self: Any, here: PolicyContext, halo: Any, cache: Any, version: Any) -> Any:
+        moved.append((here.epoch, here.layer, here.phase, "device", cache.numel() * cache.element_size()))
+        return swap(self, here, halo, cache, version)
+
     loads, stores = handlers.HANDLERS[OpKind.H2D], handlers.FORM_HANDLERS[Form.OWN_ROWS]
     with (
         patch.dict(cast(Any, handlers.HANDLERS), {OpKind.H2D: counted(loads, "load")}),
         patch.dict(cast(Any, handlers.FORM_HANDLERS), {Form.OWN_ROWS: counted(stores, "store")}),
         patch.object(FillRows, "run", fill_and_count),
+        patch.object(SwapRows, "run", swap_and_count),
     ):
         (result,) = train_in_process(rank, ranks, [folder])
     return {**result, "moved": moved}

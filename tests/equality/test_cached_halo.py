@@ -64,6 +64,15 @@ CASES: dict[str, tuple[int, tuple[str, ...], Caching]] = {
         3, ("model.kind=gcn", HIDDEN, "train.optimizer=sgd", "train.learning_rate=0.5"),
         Caching(INTERVAL, 0.5, "historical", host_rows=0.3, hosts=3),
     ),
+    "gcn, async": (2, ("model.kind=gcn", DEEP, HIDDEN), Caching(INTERVAL, 0.5, mode="async")),
+    "sage, async": (
+        3, ("model.kind=sage", DEEP, TRANSFORMED, "model.dropout=0.5"),
+        Caching(INTERVAL, 0.6, "historical", mode="async"),
+    ),
+    "gat, async": (
+        4, ("model.kind=gat", "model.heads=2", INPUT), Caching(INTERVAL, 0.7, "always", mode="async", top_k=20)
+    ),
+    "gin, async, resent": (3, (*GIN, RESENT), Caching(INTERVAL, 0.7, mode="async")),
     "resent, two hosts": (
         4, ("model.kind=gcn", RESENT, HIDDEN, DEEP), Caching(INTERVAL, 5, host_rows=25, hosts=2, layers=(1, 3))
     ),
@@ -240,6 +249,8 @@ def test_rows_from_caches_are_counted_where_they_move(trained: Trained, case: st
         for epoch, ((layer, phase), width) in product(range(EPOCHS), widths.items()):
             if caching.layers is None or layer in caching.layers:
                 moved = rows.moved(rank, epoch == 0 if phase == "setup" else epoch % INTERVAL == 0)
+                if caching.mode == "async" and epoch:
+                    moved["device"] = len(rows.of.devices[rank])
                 expected |= {(epoch, layer, phase, way): count * width * item for way, count in moved.items()}
         assert summed(ours["moved"]) == wanted(expected)
         planned: Moved = {}
@@ -268,7 +279,7 @@ def test_caches_hold_no_more_than_what_was_chosen(trained: Trained, case: str) -
 MODELS = {
     "gcn": (DEEP, HIDDEN),
     "sage": (TRANSFORMED,),
-    "gin": (DEEP,),
+    "gin": (),
     "gat": ("model.heads=2", TRANSFORMED),
 }
 SAME = {

@@ -163,6 +163,12 @@ def test_rows_of_another_epoch_than_the_last_refresh_are_not_used() -> None:
         for other in (0, last, last + 2):
             with pytest.raises(BackendError, match="a fault of simgnn"):
                 check_age(_here(epoch), torch.tensor([[last + 1], [other]]))
+        if epoch:
+            earlier = epoch - 1 - (epoch - 1) % 3
+            delayed = replace(HERE, epoch=epoch, options={"interval": 3, "delay": 1})
+            check_age(delayed, torch.full((4, 1), earlier + 1))
+            with pytest.raises(BackendError, match="a fault of simgnn"):
+                check_age(delayed, torch.full((4, 1), earlier + 2))
     check_age(_here(9, interval=0), torch.tensor([[1], [1]]))
     with pytest.raises(BackendError, match="never filled"):
         check_age(_here(9, interval=0), torch.tensor([[0], [1]]))
@@ -176,7 +182,8 @@ def test_rows_of_another_epoch_than_the_last_refresh_are_not_used() -> None:
 REFUSED = {
     "no interval": ("freshness.refresh_interval", KIND, "freshness.refresh_interval=0"),
     "part of an epoch": ("freshness.refresh_interval", KIND, "freshness.refresh_interval=2.5"),
-    "a mode that is not built": ("freshness.mode", KIND, "freshness.mode=async"),
+    "another mode": ("freshness.mode", KIND, "freshness.mode=asynch"),
+    "memory of one copy": ("freshness.mode", KIND, "freshness.mode=async", "placement.host_rows=0.5"),
     "fewer than none": ("placement.device_rows", KIND, "placement.device_rows=-1"),
     "more than all": ("placement.host_rows", KIND, "placement.host_rows=1.5"),
     "no rows of an owner": ("freshness.top_k", KIND, "freshness.top_k=0"),

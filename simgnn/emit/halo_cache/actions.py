@@ -4,7 +4,7 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
-from simgnn.emit.arrays import pick_rows_into, put_rows
+from simgnn.emit.arrays import pick_rows, pick_rows_into, put_rows
 from simgnn.emit.halo_cache.routes import CACHED, HELD, MISSED, REST
 from simgnn.errors import BackendError
 from simgnn.policy import Action, Array, PolicyContext
@@ -31,6 +31,22 @@ class FillRows(Action[Any]):
         rows = _halo(context, arrived)
         rows = put_rows(rows, _places(context, reverse_of(MISSED)), arrived)
         return (put_rows(rows, _places(context, reverse_of(CACHED)), cache),)
+
+
+class SwapRows(Action[Any]):
+    """Use the rows of the cache in place of those that have just arrived, and keep these for the epochs to come."""
+
+    def run(self, context: PolicyContext, halo: Array, cache: Array, version: Array) -> tuple[Array, ...]:
+        """Return ``halo`` [h, F] with the rows of ``cache`` [c, F] at their places; ``cache`` with those that were
+        there; and ``version`` int64 [1, 1], the epoch plus one: all in place. Raises :class:`BackendError` unless
+        cached rows are of the refresh before."""
+        check_age(context, version)
+        version[...] = context.epoch + 1
+        places = _places(context, reverse_of(CACHED))
+        arrived = pick_rows(halo, places)
+        halo = put_rows(halo, places, cache)
+        cache[...] = arrived
+        return halo, cache, version
 
 
 class FillRest(Action[Any]):
@@ -71,13 +87,15 @@ def _halo(context: PolicyContext, like: Array) -> Array:
 
 
 def check_age(context: PolicyContext, versions: Array) -> None:
-    """Raise :class:`BackendError` unless cached rows are as old as the calendar says: of the last refresh, or if they
-    are constant (``options["interval"]`` = 0), of any epoch. ``versions`` int64 [n, 1]: one more than their epochs."""
+    """Raise :class:`BackendError` unless cached rows are as old as the calendar says: of the last refresh, which with
+    ``options["delay"]`` = 1 was in an earlier epoch; or if they are constant (``options["interval"]`` = 0), of any
+    epoch. ``versions`` int64 [n, 1]: one more than their epochs."""
     interval, xp = int(context.options["interval"]), array_namespace(versions)
+    latest = context.epoch - int(context.options.get("delay", 0))
     if not versions.shape[0]:
         return
     oldest, newest = int(xp.min(versions)), int(xp.max(versions))
-    last = context.epoch - context.epoch % interval + 1 if interval else max(oldest, 1)
+    last = latest - latest % interval + 1 if interval else max(oldest, 1)
     if (oldest, newest) != (last, last if interval else newest):
         raise BackendError(
             f"cached rows in use in epoch {context.epoch + 1} (layer {context.layer}, {context.phase}) are of epochs "

@@ -8,7 +8,7 @@ import numpy as np
 
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.freshness import MovesRows
-from simgnn.emit.halo_cache.actions import FillRest, FillRows, KeepGradients, KeepRows, PutShared
+from simgnn.emit.halo_cache.actions import FillRest, FillRows, KeepGradients, KeepRows, PutShared, SwapRows
 from simgnn.emit.halo_cache.membership import Chosen, HaloRows
 from simgnn.emit.halo_cache.routes import CACHED, CachedRows
 from simgnn.emit.halo_cache.transfer import CachedTransfer
@@ -31,7 +31,14 @@ class CachesHalo(MovesRows, ABC):
     Evaluations read rows of their own epoch, which all travel."""
 
     caches_halo: ClassVar[bool] = True
-    actions: ClassVar[tuple[type[Action[Any]], ...]] = (KeepRows, FillRows, FillRest, PutShared, KeepGradients)
+    actions: ClassVar[tuple[type[Action[Any]], ...]] = (
+        KeepRows,
+        FillRows,
+        SwapRows,
+        FillRest,
+        PutShared,
+        KeepGradients,
+    )
 
     @property
     @abstractmethod
@@ -53,6 +60,12 @@ class CachesHalo(MovesRows, ABC):
         return True
 
     @property
+    def delayed(self) -> bool:
+        """Whether a refresh uses the cached rows as they are, so that the rows that it brings are used from the next
+        epoch on: 1 to ``interval`` epochs old, not 0 to ``interval`` - 1. The first epoch uses its own rows."""
+        return False
+
+    @property
     def gradients(self) -> Literal["dropped", "sent", "historical"]:
         """What becomes of gradients of cached rows between two refreshes: they are ``dropped``; ``sent`` as all others;
         or those of the last refresh are added once more (``historical``)."""
@@ -68,7 +81,7 @@ class CachesHalo(MovesRows, ABC):
             return
         training, coding = training_part(builder, sync), codec if codec.encodes else None
         for stage in training.stages:
-            transfer = CachedTransfer(builder, training, stage, coding, self.slot, self.interval)
+            transfer = CachedTransfer(builder, training, stage, coding, self.slot, self.interval, self.delayed)
             if backward:
                 transfer.give_back(historical=self.gradients == "historical")
             else:

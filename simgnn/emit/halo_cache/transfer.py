@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from simgnn.emit.builder import ProgramBuilder
-from simgnn.emit.halo_cache.actions import FillRest, FillRows, KeepGradients, KeepRows, PutShared
+from simgnn.emit.halo_cache.actions import FillRest, FillRows, KeepGradients, KeepRows, PutShared, SwapRows
 from simgnn.emit.halo_cache.routes import (
     CACHED,
     HELD,
@@ -25,7 +25,7 @@ from simgnn.policy import Action, Codec
 from simgnn.program.calendar import FIRST
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Dependency, Work
-from simgnn.program.sizes import Size, reverse_of
+from simgnn.program.sizes import Scratch, Size, reverse_of, rows_of
 
 REFRESH = "refresh"
 """The epochs in which all rows are new, and caches are filled with them."""
@@ -34,7 +34,8 @@ REFRESH = "refresh"
 @dataclass(frozen=True)
 class CachedTransfer:
     """Emits a stage of a sync of training. ``codec``: None if rows travel as they are. ``slot``: of the policy whose
-    actions these are; ``interval``: epochs between two refreshes.
+    actions these are; ``interval``: epochs between two refreshes; ``delayed``: a refresh uses cached rows as they are,
+    and the new ones from the next epoch on.
 
     Buffers for the whole run: ``cache``, and ``shared`` for all ranks of a host; ``versions`` and ``shared_versions``,
     the epochs of their rows; and the gradients of cached rows as they last arrived, where these are used again."""
@@ -45,6 +46,7 @@ class CachedTransfer:
     codec: Codec | None
     slot: str
     interval: int
+    delayed: bool = False
 
     # -- epochs ----------------------------------------------------------------------------------------------------
 
@@ -57,6 +59,12 @@ class CachedTransfer:
     def fresh(self) -> Sync:
         """The sync in the epochs that fill the caches."""
         return self.sync if self.interval == 1 else self.sync.only(FIRST if self.constant else REFRESH)
+
+    @property
+    def swapped(self) -> Sync:
+        """The sync in the epochs that fill the caches for later ones. In the first epoch there are no older rows."""
+        none = replace(self.sync, templates=())
+        return self.fresh.without(FIRST) if self.delayed and self.interval > 1 and not self.constant else none
 
     @property
     def held(self) -> Sync:
@@ -98,10 +106,17 @@ class CachedTransfer:
                 sync.templates, sync.op(stage, "stored"), sync.op(stage, stored), layer=sync.layer, phase=sync.phase
             )
             self._load(sync, IN_HOST, sync.op(stage, "stored"))
-        if self.interval > 1:
-            cache, version = self._cache()
-            kept = [self._rows("gather", arriving(CACHED))]
-            self._act(sync, "keep", KeepRows, [stage.target, cache, version], [cache, version], kept)
+        if self.interval == 1:
+            return
+        (cache, version), swapped = self._cache(), self.swapped.templates
+        used_now = replace(sync, templates=tuple(name for name in sync.templates if name not in swapped))
+        kept = [self._rows("gather", arriving(CACHED))]
+        self._act(used_now, "keep", KeepRows, [stage.target, cache, version], [cache, version], kept)
+        whole = [stage.target, cache, version]
+        self._act(
+            self.swapped, "swap", SwapRows, whole, whole, kept * 2, options=self._age,
+            scratch=Scratch(rows_of(arriving(CACHED), self._row_bytes)),
+        )  # fmt: skip
 
     def _reuse(self) -> None:
         sync, stage = self.held, self.stage
@@ -195,7 +210,7 @@ class CachedTransfer:
 
     @property
     def _age(self) -> dict[str, str | int | float]:
-        return {"interval": 0 if self.constant else self.interval}
+        return {"interval": 0 if self.constant else self.interval, **({"delay": 1} if self.delayed else {})}
 
     @property
     def _row_bytes(self) -> int:

@@ -29,7 +29,8 @@ class RefreshInterval(CachesHalo):
     layer sums. Input features never change: sent once, a rank holds all of them (``communication.rows = "input"``), and
     with ``communication.resend_inputs`` the cached ones are sent once and the others in every epoch. A cached row is a
     constant of the epochs that read it: ``grad`` says what becomes of its gradient there. Evaluations read rows of
-    their own epoch. Epoch 0 is a refresh. docs/systems/capgnn.md describes what is sent when.
+    their own epoch. Epoch 0 is a refresh. With ``mode = "async"`` a refresh uses cached rows as they are, and the new
+    ones from the next epoch on: 1 to r epochs old. docs/systems/capgnn.md describes what is sent when.
 
     Source: CaPGNN, its sections on JACA. Deviations: membership never changes, since every halo row is read once a
     layer; capacities count rows, each of which takes memory in all layers; ``grad`` is our reading of a text that
@@ -39,8 +40,8 @@ class RefreshInterval(CachesHalo):
     refresh_interval: Number = Field(
         default=10, le=10**7, description="epochs from one refresh of cached rows to the next"
     )
-    mode: Literal["sync"] = Field(
-        default="sync", description="sync: a refresh uses the rows that it brings, which are then 0 epochs old"
+    mode: Literal["sync", "async"] = Field(
+        default="sync", description="a refresh uses the rows that it brings (sync), or epochs after it do (async)"
     )
     grad: Literal["refresh", "always", "historical"] = Field(
         default="refresh",
@@ -69,6 +70,12 @@ class RefreshInterval(CachesHalo):
                 f"got '{communication.label}' with freshness.kind = '{self.label}', expected {fitting}: caches hold "
                 "rows of a halo, which a rank sums as they are",
             )  # fmt: skip
+        if self.delayed and choices.placement.shares_halo:
+            yield Refusal(
+                "freshness", "mode",
+                "got 'async' with placement.host_rows, expected 'sync': that the memory of a host holds two copies of "
+                "its rows, one to read and one to write, is not built; set placement.host_rows = 0, or use 'sync'",
+            )  # fmt: skip
         most = choices.model.layers
         beyond = [] if self.layers == "all" else sorted({layer for layer in self.layers if layer > most})
         if beyond:
@@ -85,6 +92,10 @@ class RefreshInterval(CachesHalo):
 
     def caches_layer(self, layer: int) -> bool:
         return self.layers == "all" or layer in self.layers
+
+    @property
+    def delayed(self) -> bool:
+        return self.mode == "async"
 
     @property
     def gradients(self) -> Literal["dropped", "sent", "historical"]:
