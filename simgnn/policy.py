@@ -576,6 +576,12 @@ class PlacementTraits(Serving):
         return np.zeros_like(halo_vertices)
 
     @property
+    def halo_caches(self) -> Mapping[str, int | float]:
+        """The options that state how many halo rows are cached, with their values: a number, or a share; by default
+        there are none."""
+        return {}
+
+    @property
     def shares_halo(self) -> bool:
         """Whether the memory of hosts may hold halo rows for several ranks."""
         return False

@@ -13,11 +13,14 @@ import torch
 from executor.recording.disk import LATEST
 from executor.state.checkpoint import find_checkpoint
 from executor.state.plan import RunPlan
+from simgnn.api.largest_cache import largest_caches
+from simgnn.cli.main import invoke
 from simgnn.emit.halo_cache.actions import FillRows, PutShared, check_age
 from simgnn.emit.halo_cache.membership import HaloRows
 from simgnn.emit.halo_cache.routes import CachedRows
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment
+from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import Graph
 from simgnn.partition.partitioners.random import Random
 from simgnn.partition.store import partition_artifact
@@ -220,6 +223,46 @@ def test_statistics_that_do_not_know_vertices_name_what_they_lack(tmp_path: Path
     with pytest.raises(ConfigError, match="halo_vertices"):
         plan(cached, artifact.stats)
     assert not plan(none, artifact.stats).program.calendar.cycles, "nothing is cached"
+
+
+def test_the_largest_cache_that_fits_is_named() -> None:
+    def of(room: int, **caches: float) -> str:
+        experiment = load_experiment("vanilla", [KIND, *(f"placement.{name}={rows}" for name, rows in caches.items())])
+
+        def fits(tried: Experiment) -> bool:
+            rows = {name: share * 1000 if isinstance(share, float) else share
+                    for name, share in tried.placement.halo_caches.items()}  # fmt: skip
+            return rows["device_rows"] + 2 * rows["host_rows"] <= room
+
+        return largest_caches(experiment, 500, fits)
+
+    assert of(123, device_rows=400).endswith("placement.device_rows = 123")
+    assert of(123, device_rows=0.4).endswith("placement.device_rows = 0.123")
+    assert of(100, device_rows=400, host_rows=30).endswith("placement.device_rows = 40 with placement.host_rows = 30")
+    assert of(50, device_rows=400, host_rows=30).endswith("placement.device_rows = 0 with placement.host_rows = 25")
+    assert "either" in of(-1, device_rows=400)
+    assert of(9, device_rows=0) == ""
+
+
+@pytest.mark.slow
+def test_a_cache_that_does_not_fit_ends_with_status_3_and_names_one_that_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ("graph.vertices=900", "graph.edges=9000", "graph.feature_width=8", "model.hidden=4000", "train.epochs=2")
+    cached = (KIND, "model.order=aggregate-first", "partition.kind=random")
+    given = ["simulate", "vanilla", "--ranks", "2", *(word for one in (*small, *cached) for word in ("--set", one))]
+    assert invoke([*given, "--json"]) == 0
+    peak = max(json.loads(capsys.readouterr().out)["peak_memory_bytes"])
+    profile = tmp_path / "small.toml"
+    copied = Path("hwprofiles/cpu-100gbe-8.toml").read_text()
+    profile.write_text(copied.replace('value = "384 GiB"', f'value = "{2 * peak / 2**20 + 12:.2f} MiB"'))
+    given += ["--hardware", str(profile), "--set", "cluster.hosts=1", "--set", "cluster.ranks_per_host=2", "--json"]
+    assert invoke([*given, "--set", "placement.device_rows=400"]) == 3
+    message = json.loads(capsys.readouterr().out)["message"]
+    found = int(message.split("placement.device_rows = ")[1].split()[0])
+    assert 0 < found < 400
+    assert invoke([*given, "--set", f"placement.device_rows={found}"]) == 0
+    assert invoke([*given, "--set", f"placement.device_rows={found + 1}"]) == 3
 
 
 def test_a_checkpoint_of_other_capacities_is_refused(tmp_path: Path) -> None:

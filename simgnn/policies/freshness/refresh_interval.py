@@ -34,7 +34,8 @@ class RefreshInterval(CachesHalo):
 
     Source: CaPGNN, its sections on JACA. Deviations: membership never changes, since every halo row is read once a
     layer; capacities count rows, each of which takes memory in all layers; ``grad`` is our reading of a text that
-    leaves it open; no version is checked while another rank writes, since ranks of a host wait for one another."""
+    leaves it open; no version is checked while another rank writes, since ranks of a host wait for one another; and
+    ``async`` is built for devices alone."""
 
     kind: Literal["refresh-interval"] = "refresh-interval"
     refresh_interval: Number = Field(

@@ -1,6 +1,6 @@
 """Everything stays in the device's memory, apart from halo rows that the memory of a host holds for all its ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 import numpy as np
@@ -46,6 +46,10 @@ class Device(Placement):
 
     def host_capacities(self, halo_vertices: IntArray) -> IntArray:
         return _capacities(self.host_rows, halo_vertices)
+
+    @property
+    def halo_caches(self) -> Mapping[str, int | float]:
+        return {"device_rows": self.device_rows, "host_rows": self.host_rows}
 
     @property
     def shares_halo(self) -> bool:
