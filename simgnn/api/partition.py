@@ -4,11 +4,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from simgnn.analysis.hit_rates import HitRates, hit_rates
 from simgnn.api.experiments import PathLike, path_of
+from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES, CachesHalo
+from simgnn.emit.halo_cache.membership import HaloRows
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
@@ -21,14 +24,14 @@ from simgnn.partition.statistics.file import save_partitions
 from simgnn.partition.statistics.partition_stats import DEGREES, Quality, TypeBalance, degree_table, type_balances
 from simgnn.partition.store import PartitionArtifact
 from simgnn.planner.epoch_work import epoch_weights, with_weights
-from simgnn.planner.prepare import STATISTICS, obtain_partition, read_graph, with_default_cluster
+from simgnn.planner.prepare import STATISTICS, full_graph_stats, obtain_partition, read_graph, with_default_cluster
 from simgnn.progress import Progress, progress_of
 from simgnn.report import page
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTS = ("balances", "types")
+LISTS = ("balances", "types", "hit_rates")
 """Figures that have a table of their own."""
 CONNECTIONS = {
     f"{key}_{measure}": f"connections {where}, {text}"
@@ -51,6 +54,7 @@ class Balance:
     cut_edges: int
 
 
+HIT_RATE_COLUMNS = ("capacity of each level", "on the device", "in memory of the host", "both, fifo", "both, lru")
 BALANCE_COLUMNS = ("balance", "vertices", "edges", "halo rows", "work", "cut edges")
 
 
@@ -58,7 +62,8 @@ BALANCE_COLUMNS = ("balance", "vertices", "edges", "halo rows", "work", "cut edg
 class PartitionReport:
     """A partition that is kept at ``path``, and its quality. ``kind``: "edge-cut" or "vertex-cut"; ``balances``: of
     this partition and, if asked for, of what else its partitioner may balance; ``types``: balance by type of vertex.
-    Both are None for a vertex-cut. ``made_now``: it was not kept already."""
+    Both are None for a vertex-cut. ``hit_rates``: of caches of halo rows, for several capacities; None where freshness
+    keeps none. ``made_now``: it was not kept already."""
 
     graph: str
     vertices: int
@@ -72,6 +77,7 @@ class PartitionReport:
     made_now: bool
     digest: str
     path: Path
+    hit_rates: tuple[HitRates, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as plain values for JSON."""
@@ -79,7 +85,8 @@ class PartitionReport:
         types = None if self.types is None else [asdict(balance) for balance in self.types]
         kept = {"made_now": self.made_now, "digest": self.digest, "path": str(self.path)}
         balances = None if self.balances is None else [asdict(balance) for balance in self.balances]
-        return {**plain, **self.quality.as_dict(), "balances": balances, "types": types, **kept}
+        caches = {} if self.hit_rates is None else {"hit_rates": [asdict(rates) for rates in self.hit_rates]}
+        return {**plain, **self.quality.as_dict(), "balances": balances, "types": types, **caches, **kept}
 
     def table(self, by: Literal["partition", "type"] = "partition") -> "pd.DataFrame":
         """Return the figures of the partition as one row, to be concatenated with others, or a row for each type of
@@ -115,6 +122,10 @@ class PartitionReport:
             figures = (one.vertices, one.edges, one.halo_rows, one.work)
             rows.append([one.choice + mark, *(f"{figure:.2f}" for figure in figures), f"{one.cut_edges:,}"])
         return rows
+
+    def hit_rate_lines(self) -> list[list[str]]:
+        """Return the cells of ``HIT_RATE_COLUMNS`` as text, for each capacity."""
+        return [[f"{value:.1%}" for value in asdict(rates).values()] for rates in self.hit_rates or ()]
 
     def __repr__(self) -> str:
         share = f"replication factor {self.quality.replication_factor:.4g}"
@@ -186,12 +197,20 @@ def make_partitions(
             made_now=artifact.made,
             digest=artifact.digest,
             path=artifact.path,
+            hit_rates=_hit_rates(loaded, artifact) if cut and loaded.freshness.caches_halo else None,
         )
         reports.append(report)
     if stats is not None:
         make_parent(stats)
         save_partitions(counted, stats)
     return tuple(reports)
+
+
+def _hit_rates(experiment: Experiment, artifact: PartitionArtifact) -> tuple[HitRates, ...]:
+    """Compute the hit rates of caches of halo rows in the partition ``artifact``, for several capacities."""
+    stats = full_graph_stats(experiment, artifact)
+    halo = HaloRows.of(stats.halo, np.asarray(stats.tables[HALO_VERTICES]), stats.hosts)
+    return tuple(hit_rates(cast(CachesHalo, experiment.freshness), halo, experiment.model.layers))
 
 
 def _balances(

@@ -58,10 +58,12 @@ def command(
     weight for a vertex and one for an in-edge. The table of balances shows what balancing vertices or edges alone would
     give. A list balances each quantity by itself: vertices, edges, train, validation, test; DistDGL's partition every
     type of vertex and its edges: [bold]--set 'partition.balance=["train","validation","test","edges"]'[/bold]
+    With freshness.kind=refresh-interval it also shows how many halo rows caches of several sizes would hold, beside
+    those that caches which evict rows would hit (fifo, lru).
     With partition.across=hosts METIS divides the graph among hosts first, and then each host's part among its ranks.
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.api.partition import BALANCE_COLUMNS, make_partitions
+    from simgnn.api.partition import BALANCE_COLUMNS, HIT_RATE_COLUMNS, make_partitions
 
     loaded = [experiment_of(experiment, overrides, ranks=count, trains=False) for count in rank_counts(ranks)]
     reports = make_partitions(loaded, save_stats, alternatives, Reporter(quiet=as_json))
@@ -76,6 +78,8 @@ def command(
         if report.types:
             columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
             print_table("balance by type of vertex", columns, report.type_lines())
+        if report.hit_rates:
+            print_table("halo rows read from caches, share of all", HIT_RATE_COLUMNS, report.hit_rate_lines())
 
 
 def rank_counts(text: str | None) -> list[int | None]:
