@@ -105,7 +105,8 @@ class PolicyContext:
     ``rows_of``: the local rows that another route of the program names. ``resources``: what the executor holds for
     policies, by type; see :meth:`resource`. ``memo``: see :meth:`derived`. ``guards``: the decisions by which ops of
     this turn run or not. ``hosts`` [P]: the host of each rank. ``vertex_of``: the vertex in the graph of
-    a row that is sent, by the name that :meth:`Codec.encode` gets, where the executor knows it.
+    a row that is sent, by the name that :meth:`Codec.encode` gets, where the executor knows it. ``places_of``: of a
+    route of chosen rows, their places among all rows that the whole route sends, int64.
     """
 
     seed: int
@@ -129,6 +130,7 @@ class PolicyContext:
     guards: frozenset[str] = frozenset()
     hosts: tuple[int, ...] = ()
     vertex_of: Callable[[int], int | None] | None = None
+    places_of: Callable[[str], Array] | None = None
 
     def resource(self, kind: type[Resource]) -> Resource:
         """The object of this type that the executor holds for policies, such as the rank's table of rows."""
@@ -528,6 +530,8 @@ class CommunicationTraits(Policy):
     graph, or input rows of mini-batches. ``dense_inputs``: it takes sparse features as dense rows.
     ``transforms_copies``: ranks hold copies of input rows, which they can transform themselves. ``sums_drawn_rows``:
     halo rows travel along the route "halo", and sums can run over some of them, others in each epoch.
+    ``stores_halo``: halo rows travel along the route "halo" and are stored in the order in which they arrive, so that
+    some of them can stay from earlier epochs.
     """
 
     slot: ClassVar[str] = "communication"
@@ -537,6 +541,7 @@ class CommunicationTraits(Policy):
     dense_inputs: ClassVar[bool] = False
     transforms_copies: ClassVar[bool] = True
     sums_drawn_rows: ClassVar[bool] = False
+    stores_halo: ClassVar[bool] = False
 
     def input_rows(self) -> str:
         """What layer 1 exchanges: "input" rows, "transformed" ones, or "auto"."""
@@ -576,6 +581,7 @@ class FreshnessTraits(Serving):
     ``late``: rows and gradients that travel in an epoch are used in a later one, so that no op of their own epoch waits
     for them. Input rows do not change; they are sent once, and used at once.
     ``draws_rows``: in each epoch a rank sums over other halo rows, so that sums of input rows are not constant either.
+    ``caches_halo``: halo rows stay in use for several epochs, in caches whose sizes the placement states.
     """
 
     slot: ClassVar[str] = "freshness"
@@ -585,6 +591,7 @@ class FreshnessTraits(Serving):
     hands_on: ClassVar[bool] = False
     late: ClassVar[bool] = False
     draws_rows: ClassVar[bool] = False
+    caches_halo: ClassVar[bool] = False
 
     @property
     def evaluates_apart(self) -> bool:
@@ -611,6 +618,27 @@ class PlacementTraits(Serving):
     """The properties of a placement that other choices may ask for."""
 
     slot: ClassVar[str] = "placement"
+
+    def device_capacities(self, halo_rows: IntArray) -> IntArray:
+        """The number of halo rows that the device of each rank may cache, int64 [P], of the ``halo_rows`` that each
+        has, int64 [P]: by default none."""
+        return np.zeros_like(halo_rows)
+
+    def host_capacities(self, halo_vertices: IntArray) -> IntArray:
+        """The number of rows that the memory of each host may hold for all its ranks, int64 [hosts], of the vertices
+        that these have in their halos, int64 [hosts]: by default none."""
+        return np.zeros_like(halo_vertices)
+
+    @property
+    def halo_caches(self) -> Mapping[str, int | float]:
+        """The options that state how many halo rows are cached, with their values: a number, or a share; by default
+        there are none."""
+        return {}
+
+    @property
+    def shares_halo(self) -> bool:
+        """Whether the memory of hosts may hold halo rows for several ranks."""
+        return False
 
     @property
     def learns_rows(self) -> str:

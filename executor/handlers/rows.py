@@ -6,7 +6,8 @@ import torch
 
 from executor.kernels.rows import add_rows, gather_rows
 from executor.state.buffers import Now, moved
-from executor.state.context import Handler, RankContext
+from executor.state.context import Handler, LocalRoute, RankContext
+from simgnn.errors import BackendError
 from simgnn.program.kinds import Form
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
@@ -59,7 +60,9 @@ def add(op: Op, template: Template, context: RankContext, combine: Combine = add
 
 def to_device(op: Op, template: Template, context: RankContext) -> Handler:
     """Copy host rows to the device; the copy of pinned rows does not block the host. Several buffers are copied one by
-    one. If the device is the host, nothing is copied."""
+    one. If the device is the host, nothing is copied. With a route, only the rows are copied that its slots name."""
+    if op.route is not None:
+        return _from_slots(op, context)
     getters = [context.store.getter(access) for access in op.reads]
     setters = [context.store.setter(access) for access in op.writes]
     device = context.device
@@ -72,8 +75,50 @@ def to_device(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def to_host(op: Op, template: Template, context: RankContext) -> Handler:
-    """Copy device rows to the host, and wait until they have arrived."""
-    return _copy_to(op, context, torch.device("cpu"))
+    """Copy device rows to the host, and wait until they have arrived. With a route, the rows that leave along it are
+    copied to its slots in memory that the ranks of a host share; a second written buffer notes their epoch, plus one.
+    """
+    return _copy_to(op, context, torch.device("cpu")) if op.route is None else _to_slots(op, context)
+
+
+def _to_slots(op: Op, context: RankContext) -> Handler:
+    read, (shared, versions) = context.store.getter(op.reads[0]), [context.store.getter(to) for to in op.writes]
+    route = context.route(op)
+    rows, block = route.leaving, slot_block(route)
+    assert rows is not None, "the route names local rows"
+
+    def run(now: Now) -> None:
+        source, place = read(now), shared(now)[block]
+        if source.device.type == "cpu":
+            gather_rows(source, rows, place)
+        else:
+            place.copy_(gather_rows(source, rows))
+        versions(now)[block] = now.epoch + 1
+
+    return run
+
+
+def slot_block(route: LocalRoute) -> slice:
+    """Return the slots of the rows that a rank sends along a route, which lie one after the other."""
+    slots = route.sent_slots
+    assert slots is not None, "the route has slots"
+    first = int(slots[0]) if len(slots) else 0
+    if not torch.equal(slots, torch.arange(first, first + len(slots))):
+        raise BackendError("slots of shared rows do not lie one after the other; prepare the run again")
+    return slice(first, first + len(slots))
+
+
+def _from_slots(op: Op, context: RankContext) -> Handler:
+    getters = [context.store.getter(access) for access in op.reads]
+    setters, places = context.writes(op), [context.store.place(access.buffer) for access in op.writes]
+    slots = context.route(op).received_slots
+    assert slots is not None, "the route has slots"
+
+    def run(now: Now) -> None:
+        for get, put_rows, place in zip(getters, setters, places, strict=True):
+            put_rows(now, moved(gather_rows(get(now), slots), place))
+
+    return run
 
 
 def _copy_to(op: Op, context: RankContext, device: torch.device) -> Handler:

@@ -7,17 +7,19 @@ from typing import cast
 import numpy as np
 import torch
 
+from executor.handlers.rows import slot_block
 from executor.layers.blocks import BlockAdjacency, load_blocks
 from executor.layers.halo_weights import EdgeWeights
 from executor.policies.accelerated import accelerated, warm_up_policies
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
-from executor.state.context import GroupHandle, RankContext, Vertices
+from executor.state.context import GroupHandle, LocalRoute, RankContext, Vertices
 from executor.state.model import LayerNetwork
 from executor.state.optimizer import FlatOptimizer, learned_values
 from executor.state.plan import RunPlan
 from executor.state.routes import local_routes
 from executor.state.task import Task, load_task
 from executor.state.warmup import warm_up
+from executor.store.shared import shared_rows
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.batches.on_rank import Functions, carried_out
@@ -29,6 +31,7 @@ from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.local.shards import Shard
 from simgnn.partition.local.vertex_cut import RankGraph
 from simgnn.policy import Array, FreshnessTraits, PolicyContext
+from simgnn.program.kinds import Form
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray
 
@@ -58,15 +61,20 @@ def _full_graph_context(
     if isinstance(local, LocalGraph):
         weights[HaloWeights] = EdgeWeights(local, plan.ranks, lambda: network.adjacency, network.scaling_of)
     constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
+    control = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
+    routes = local_routes(program, local, world.device)
+    shared = shared_buffers(program, world.rank, control)
     if VERTICES in program.buffers:
         constants[VERTICES] = torch.from_numpy(np.array(local.vertices, dtype=np.int64)).to(world.device)
     return RankContext(
         program=program,
         rank=world.rank,
         device=world.device,
-        store=BufferStore(program, world.rank, world.device, {**constants, **learned_values(plan.layers, optimizer)}),
+        store=BufferStore(
+            program, world.rank, world.device, {**constants, **learned_values(plan.layers, optimizer), **shared}
+        ),
         seed=plan.seed,
-        routes=local_routes(program, local, world.device),
+        routes=routes,
         groups=groups,
         network=network,
         task=task,
@@ -75,7 +83,8 @@ def _full_graph_context(
         resources={**edges_kept(network, program), **weights},
         vertices=vertices_of(plan, local),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
-        control=GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu")),
+        control=control,
+        written=blocks_written(program, routes, shared),
     )
 
 
@@ -94,6 +103,30 @@ def vertices_of(plan: RunPlan, local: RankGraph) -> Vertices:
 
 def _drawn(policy: DrawsRows, seed: int, rank: int, received: IntArray, epoch: int) -> IntArray:
     return policy.arriving(seed, epoch, rank, received).places
+
+
+def shared_buffers(program: Program, rank: int, group: GroupHandle) -> dict[str, torch.Tensor]:
+    """Return the program's buffers in memory that the ranks of a host share, filled with zeros. Every rank of ``group``
+    calls it. Raises :class:`BackendError` on all ranks if a host has too little such memory."""
+    creator = program.hosts.index(program.hosts[rank])
+    found = {}
+    for name, buffer in sorted(program.buffers.items()):
+        if buffer.space == "host-shared":
+            shape = (int(program.sizes.most(buffer.rows)[rank]), buffer.width)
+            found[name] = shared_rows(shape, TORCH_TYPES[buffer.dtype], creator, lambda rows: None, group)
+    return found
+
+
+def blocks_written(
+    program: Program, routes: Mapping[str, LocalRoute], shared: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return the rows of shared buffers that this rank writes, by buffer and route: a checkpoint holds them."""
+    found = {}
+    for _, op in program.ops:
+        if op.form is Form.OWN_ROWS and op.route is not None:
+            for access in op.writes:
+                found[f"{access.buffer} by {op.route}"] = shared[access.buffer][slot_block(routes[op.route])]
+    return found
 
 
 def edges_kept(network: LayerNetwork, program: Program) -> Functions:

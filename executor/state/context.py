@@ -42,13 +42,18 @@ Handler = Callable[[Now], Sent | None]
 class LocalRoute:
     """Which rows one rank exchanges with each peer. ``gather``: local rows to send, peers ascending (None: the buffer
     to send is in that order already). ``scatter``: local rows that arriving rows belong to, peers ascending (None: they
-    are stored as they arrive). ``send``, ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends."""
+    are stored as they arrive). ``send``, ``receive``: rows to and from each rank, [P]. ``empty``: no rank sends.
+    ``sent``: of a route of chosen rows, their places among all rows that the whole route sends. ``sent_slots``,
+    ``received_slots``: the places of these rows in memory that ranks of a host share, if they have some."""
 
     gather: torch.Tensor | None
     scatter: torch.Tensor | None
     send: tuple[int, ...]
     receive: tuple[int, ...]
     empty: bool = False
+    sent: torch.Tensor | None = None
+    sent_slots: torch.Tensor | None = None
+    received_slots: torch.Tensor | None = None
 
     @property
     def leaving(self) -> torch.Tensor | None:
@@ -264,11 +269,14 @@ def policy_context(context: RankContext, op: Op, template: Template | None = Non
     def rows_of(route: str) -> Any:
         return context.routes[route].leaving
 
+    def places_of(route: str) -> Any:
+        return context.routes[route].sent
+
     vertex_of = vertices_sent(context, op, route)
     return lambda now: PolicyContext(
         context.seed, now.epoch, now.step, op.layer, op.phase, rank, ranks, send, receive, width, dtype,
         leaving, arriving, gathered, op.options, rows_of, context.resources, context.memo, guards,
-        context.program.hosts, partial(vertex_of, now.epoch),
+        context.program.hosts, partial(vertex_of, now.epoch), places_of,
     )  # fmt: skip
 
 
@@ -281,8 +289,11 @@ def vertices_sent(context: RankContext, op: Op, route: LocalRoute | None) -> Cal
         return lambda epoch, name: None
     listed = op.route is not None and bool(context.program.sizes.routes[op.route].listed)
     back = op.route is not None and context.program.sizes.is_reverse(op.route)
-    if op.route is None or (listed and not back) or (route is not None and route.gather is not None):
+    chosen = route is not None and route.gather is not None and route.gather is route.sent
+    if op.route is None or (listed and not back) or (route is not None and route.gather is not None and not chosen):
         return lambda epoch, name: int(known.own[name])
+    if chosen:  # named by their places in the whole halo
+        return lambda epoch, name: int(known.halo[name])
     if listed and known.drawn is not None:
         drawn = known.drawn
         return lambda epoch, name: int(known.halo[drawn(epoch)[name]])

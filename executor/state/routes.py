@@ -11,7 +11,7 @@ from executor.state.context import LocalRoute
 from simgnn.errors import BackendError
 from simgnn.partition.local.vertex_cut import RankGraph
 from simgnn.program.program import Program
-from simgnn.program.sizes import reverse_of
+from simgnn.program.sizes import Route, reverse_of
 
 
 def local_routes(program: Program, local: RankGraph, device: torch.device) -> dict[str, LocalRoute]:
@@ -36,7 +36,10 @@ def local_routes(program: Program, local: RankGraph, device: torch.device) -> di
         if reverse_of(name) in result:
             result[reverse_of(name)] = result[name].reversed()
     for name, route in program.sizes.routes.items():
-        if route.part_of:
+        if route.chosen is not None:
+            places = _chosen_places(program.sizes.routes[route.part_of], route.chosen, rank, device)
+            result[name] = _of_chosen(result[route.part_of], _with_slots(result[name], route, rank), *places)
+        elif route.part_of:
             result[name] = _part(result[route.part_of], result[name])
     return result
 
@@ -68,6 +71,34 @@ def _part(whole: LocalRoute, part: LocalRoute) -> LocalRoute:
 
     scatter = rows_of(whole.scatter, whole.receive, part.receive)
     return replace(part, gather=rows_of(whole.gather, whole.send, part.send), scatter=scatter)
+
+
+def _chosen_places(
+    whole: Route, chosen: NDArray[np.bool_], rank: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the places of chosen rows of the route ``whole`` among all rows that a rank sends, and among all that it
+    receives, int64 each."""
+    found = [np.flatnonzero(chosen[np.repeat(ends == rank, whole.rows)]) for ends in (whole.source, whole.target)]
+    sent, received = (torch.from_numpy(places).to(device) for places in found)
+    return sent, received
+
+
+def _of_chosen(whole: LocalRoute, part: LocalRoute, sent: torch.Tensor, received: torch.Tensor) -> LocalRoute:
+    """Return route ``part``, of the rows of ``whole`` at these places. Rows that ``whole`` sends or stores in the order
+    of a buffer are named by their places in it."""
+    gather = sent if whole.gather is None else whole.gather[sent]
+    scatter = received if whole.scatter is None else whole.scatter[received]
+    return replace(part, gather=gather, scatter=scatter, sent=sent)
+
+
+def _with_slots(part: LocalRoute, route: Route, rank: int) -> LocalRoute:
+    """Return a rank's ``part`` of a route with the slots of its rows, on the host."""
+    if route.slots is None:
+        return part
+    sent, received = (
+        torch.from_numpy(route.slots[np.repeat(ends == rank, route.rows)]) for ends in (route.source, route.target)
+    )
+    return replace(part, sent_slots=sent, received_slots=received)
 
 
 def _joined(rows: Mapping[int, NDArray[np.int32]], device: torch.device) -> torch.Tensor:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from simgnn.analysis.hit_rates import HitRates, hit_rates
 from simgnn.api.experiments import PathLike, path_of
 from simgnn.api.predict import default_cluster, known_profile
+from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES, CachesHalo
+from simgnn.emit.halo_cache.membership import HaloRows
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
@@ -34,7 +37,7 @@ from simgnn.partition.statistics.partition_stats import (
 from simgnn.partition.store import PartitionArtifact
 from simgnn.planner.epoch_work import epoch_weights
 from simgnn.planner.fit_partition import RankFit, rank_fits
-from simgnn.planner.prepare import STATISTICS, fitted_partition, read_graph, with_default_cluster
+from simgnn.planner.prepare import STATISTICS, fitted_partition, full_graph_stats, read_graph, with_default_cluster
 from simgnn.program.sizes import IntArray
 from simgnn.progress import Progress, progress_of
 from simgnn.report import page
@@ -43,7 +46,7 @@ from simgnn.report.results import amount, seconds
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTS = ("balances", "types", "fit")
+LISTS = ("balances", "types", "fit", "hit_rates")
 """Figures that have a table of their own."""
 CONNECTIONS = {
     f"{key}_{measure}": f"connections {where}, {text}"
@@ -68,6 +71,7 @@ class Balance:
     costs: tuple[float, ...] | None = None
 
 
+HIT_RATE_COLUMNS = ("capacity of each level", "on the device", "in memory of the host", "both, fifo", "both, lru")
 BALANCE_COLUMNS = ("balance", "vertices", "edges", "halo rows", "work", "cut edges")
 
 
@@ -99,7 +103,8 @@ class PartitionReport:
     """A partition that is kept at ``path``, and its quality. ``kind``: "edge-cut" or "vertex-cut"; ``balances``: of
     this partition and, if asked for, of what else its partitioner may balance; ``types``: balance by type of vertex.
     Both are None for a vertex-cut. ``fit``: what was done to suit the devices of the ranks (None: the partitioner does
-    not look at them). ``made_now``: it was not kept already."""
+    not look at them). ``hit_rates``: of caches of halo rows, for several capacities; None where freshness keeps none.
+    ``made_now``: it was not kept already."""
 
     graph: str
     vertices: int
@@ -114,6 +119,7 @@ class PartitionReport:
     made_now: bool
     digest: str
     path: Path
+    hit_rates: tuple[HitRates, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as plain values for JSON."""
@@ -122,7 +128,9 @@ class PartitionReport:
         kept = {"made_now": self.made_now, "digest": self.digest, "path": str(self.path)}
         balances = None if self.balances is None else [asdict(balance) for balance in self.balances]
         fit = {} if self.fit is None else {"fit": self.fit.as_dict()}
-        return {**plain, **self.quality.as_dict(), "balances": balances, "types": types, **fit, **kept}
+        caches = {} if self.hit_rates is None else {"hit_rates": [asdict(rates) for rates in self.hit_rates]}
+        quality = self.quality.as_dict()
+        return {**plain, **quality, "balances": balances, "types": types, **fit, **caches, **kept}
 
     def table(self, by: Literal["partition", "type"] = "partition") -> "pd.DataFrame":
         """Return the figures of the partition as one row, to be concatenated with others, or a row for each type of
@@ -187,6 +195,10 @@ class PartitionReport:
                 ]
             )
         return [*FIT_COLUMNS, *(f"cost: {other.choice}" for other in others)], rows
+
+    def hit_rate_lines(self) -> list[list[str]]:
+        """Return the cells of ``HIT_RATE_COLUMNS`` as text, for each capacity."""
+        return [[f"{value:.1%}" for value in asdict(rates).values()] for rates in self.hit_rates or ()]
 
     def __repr__(self) -> str:
         share = f"replication factor {self.quality.replication_factor:.4g}"
@@ -264,6 +276,7 @@ def make_partitions(
             made_now=artifact.made,
             digest=artifact.digest,
             path=artifact.path,
+            hit_rates=_hit_rates(loaded, artifact) if cut and loaded.freshness.caches_halo else None,
         )
         reports.append(report)
     if stats is not None:
@@ -286,6 +299,13 @@ def _fit(experiment: Experiment, graph: Graph, artifact: PartitionArtifact, prog
     policy = cast(FittedPartitioner, experiment.partition)
     assert policy.devices is not None
     return Fit(artifact.status or "", policy.devices, rank_fits(experiment, graph, artifact, None, progress))
+
+
+def _hit_rates(experiment: Experiment, artifact: PartitionArtifact) -> tuple[HitRates, ...]:
+    """Compute the hit rates of caches of halo rows in the partition ``artifact``, for several capacities."""
+    stats = full_graph_stats(experiment, artifact)
+    halo = HaloRows.of(stats.halo, np.asarray(stats.tables[HALO_VERTICES]), stats.hosts)
+    return tuple(hit_rates(cast(CachesHalo, experiment.freshness), halo, experiment.model.layers))
 
 
 def _balances(

@@ -12,6 +12,7 @@ from simgnn.analysis.compare import timed_ops
 from simgnn.analysis.replay.activity import Replay
 from simgnn.analysis.replay.recorded_run import on_clock
 from simgnn.api.activity import check_run, find_activity
+from simgnn.api.largest_cache import largest_caches
 from simgnn.api.results import Outcome
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
@@ -21,6 +22,7 @@ from simgnn.hardware.price.work import choose_level
 from simgnn.hardware.profile.library import calibration_path
 from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.planner.directory import write_run_directory
+from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
 from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
@@ -178,12 +180,27 @@ def predict(
                 events=inf if thorough else EVENTS,
             )
     result = _result(prepared, chosen, machine, simulation, spread, found)
+    if simulation.status == "oom" and (remedy := _smaller_caches(prepared, machine)):
+        result = result.model_copy(update={"message": f"{result.message}; {remedy}"})
     evaluation = None
     apart = any(getattr(experiment, slot).evaluates_apart for slot in SLOTS)
     if apart and not experiment.train.eval_every and simulation.status == "ok":
         evaluation = _evaluation_cost(experiment, simulation, _simulation_of(prepared, found, threads, 1), machine)
     result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation})
     return Prediction(result, None, prepared, chosen, simulation, spread)
+
+
+def _smaller_caches(prepared: Prepared, machine: Machine) -> str:
+    """Name the caches of halo rows that fit into the machine's memory; "" if the experiment states none."""
+    if not prepared.experiment.freshness.caches_halo:
+        return ""
+
+    def fits(experiment: Experiment) -> bool:
+        program = plan(experiment, prepared.stats).program
+        epochs = min(experiment.train.epochs, 2)  # one that fills the caches, and one that reads them
+        return simulate(program, machine, stats=prepared.stats, epochs=epochs, evaluate_every=epochs).status == "ok"
+
+    return largest_caches(prepared.experiment, int(prepared.stats.halo_rows().max(initial=0)), fits)
 
 
 def _evaluation_cost(

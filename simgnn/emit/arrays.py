@@ -77,6 +77,13 @@ def pick_rows(rows: Array, ids: Array) -> Array:
     return rows.index_select(0, ids) if is_torch_array(rows) else rows[ids]
 
 
+def pick_rows_into(target: Array, rows: Array, ids: Array) -> Array:
+    """Copy rows[ids] into ``target``, without memory between the two, and return it; ``ids``: int64."""
+    if is_torch_array(rows):
+        return array_namespace(rows).index_select(rows, 0, ids, out=target)
+    return np.take(rows, ids, axis=0, out=target, mode="clip")  # other modes copy
+
+
 def put_rows(target: Array, ids: Array, rows: Array) -> Array:
     """Set target[ids] = rows in place and return ``target``; ``ids``: int64 without repeats."""
     if is_torch_array(target):

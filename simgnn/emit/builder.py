@@ -13,7 +13,20 @@ from simgnn.policy import Action, Schedule
 from simgnn.program.calendar import Calendar
 from simgnn.program.dependencies import derive_dependencies
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, WORLD, Access, Buffer, Dependency, Group, Nature, Op, Stream, Transfer, Work
+from simgnn.program.ops import (
+    HOST,
+    ITEM_BYTES,
+    WORLD,
+    Access,
+    Buffer,
+    Dependency,
+    Group,
+    Nature,
+    Op,
+    Stream,
+    Transfer,
+    Work,
+)
 from simgnn.program.program import Program, Publication, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Scratch, Size, SizeTable, Term, reverse_of
 
@@ -71,6 +84,18 @@ class ProgramBuilder:
         for column, ends in (("leaving", source), ("arriving", target)):
             self.column(f"{name}/{column}", np.bincount(ends, rows, minlength=ranks))
         return self.route(name, Route(source, target, rows, whole))
+
+    def rows_of(self, name: str, whole: str, chosen: NDArray[np.bool_], slots: IntArray | None = None) -> str:
+        """Add a route of some rows of the route ``whole``: those for which ``chosen``, bool [rows, pair after pair], is
+        set. ``slots`` int64 [rows]: see :class:`Route`. Adds columns as :meth:`part` does."""
+        route, ranks, back = self.routes[whole], len(self.hosts), reverse_of(whole)
+        turned = None if slots is None else route.turned(slots)
+        self.routes[name] = found = route.choose(whole, chosen, slots)
+        self.routes[reverse_of(name)] = self.routes[back].choose(back, route.turned(chosen), turned)
+        self.forward_routes[reverse_of(name)] = name
+        for column, ends in (("leaving", found.source), ("arriving", found.target)):
+            self.column(f"{name}/{column}", np.bincount(ends, found.rows, minlength=ranks))
+        return name
 
     def buffer(self, name: str, rows: Size, width: int, dtype: str | None = None, **fields: Any) -> str:
         """Add a buffer, in the training dtype unless ``dtype`` is given; ``fields`` are those of :class:`Buffer`."""
@@ -132,6 +157,23 @@ class ProgramBuilder:
         """Emit a sum over all ranks, in place."""
         transfer = Transfer(nbytes, control=control)
         self._transfer(templates, name, OpKind.ALLREDUCE, buffers, buffers, transfer, nature, **fields)
+
+    def host_copy(
+        self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        rows: Size, row_bytes: int, **fields: Any,
+    ) -> None:  # fmt: skip
+        """Emit a copy of ``rows`` rows between a device and the memory of its host, ``kind`` H2D or D2H."""
+        transfer = Transfer(row_bytes, rows)
+        read, written = accesses(reads), accesses(writes)
+        self.emit(templates, Op(name, kind, Nature.COMPUTE, read, written, transfer=transfer, **fields))
+
+    def host_barrier(self, templates: Sequence[str], name: str, after: str, **fields: Any) -> None:
+        """Emit a point at which the ranks of each host wait for one another, once the op ``after`` has ended."""
+        nature = Nature.SHARING
+        if nature not in self.natures:
+            self.natures.append(nature)
+        waits = (Dependency(after),)
+        self.emit(templates, Op(name, OpKind.BARRIER, nature, after=waits, category="comm", **fields))
 
     def broadcast(
         self, templates: Sequence[str], name: str, root: int, reads: Sequence[str], writes: Sequence[str],
@@ -195,7 +237,7 @@ class ProgramBuilder:
             calendar=calendar,
             buffers={name: each for name, each in self.buffers.items() if name in names or each.persistent},
             streams=streams,
-            groups={name: Group(name, backend="default" if name == WORLD else "gloo") for name in groups},
+            groups={name: _group(name) for name in groups},
             sizes=SizeTable(len(self.hosts), self.columns, self.routes),
             hosts=self.hosts,
             publications=tuple(self.publications),
@@ -212,6 +254,12 @@ class ProgramBuilder:
             stream = self.schedule.stream(nature, op)
             streams[stream.name] = stream
             yield replace(op, stream=stream.name, after=(*op.after, *self.schedule.after(nature, op, ops[:place])))
+
+
+def _group(name: str) -> Group:
+    if name == HOST:
+        return Group(name, members="host", backend="gloo")
+    return Group(name, backend="default" if name == WORLD else "gloo")
 
 
 def accesses(names: Sequence[str]) -> tuple[Access, ...]:

@@ -8,6 +8,8 @@ from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.communication import Communication, Sizes
 from simgnn.emit.drawn_rows import DrawsRows
 from simgnn.emit.freshness import Freshness, MovesBlocks, MovesRows
+from simgnn.emit.halo_cache.cached_rows import CachesHalo, HaloCaches
+from simgnn.emit.halo_cache.routes import CachedRows
 from simgnn.emit.names import Names
 from simgnn.emit.segments import Segments
 from simgnn.emit.sums.drawn import Drawing, DrawnSums
@@ -91,6 +93,8 @@ def arrange_layers(experiment: Experiment, stats: PartitionStats) -> Arranged:
     input_rows = "input" if draws and experiment.freshness.holds_inputs else communication.input_rows()
     # sums over other rows in each epoch are no constant, and are made of dense rows
     renewed = draws and (input_rows == "input" or bool(model.aggregates_first))
+    # rows of a cache have one length
+    renewed |= experiment.freshness.caches_halo and communication.resends_inputs()
     # of rows less their mean, kept sparse, a layer of the user's own would see a column that is no feature
     if communication.dense_inputs or renewed or (facts.centred_features and not model.built_in):
         facts = replace(facts, feature_nonzeros=None)
@@ -155,10 +159,10 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
     late = experiment.freshness.late
     builder = ProgramBuilder(experiment.name, hosts, experiment.train.dtype, experiment.schedule, late)
     layers = model.layers
-    drawing = _drawing(experiment, stats)
+    drawing, cached = _drawing(experiment, stats), _cached_rows(experiment, stats)
     resends = experiment.communication.resends_inputs() or (drawing is not None and not drawing.policy.holds_inputs)
     once = (sizes.fetches_inputs and rows == "input" and not resends) or layers[0].hoisted
-    calendar = _calendar(experiment, once, stats.ranks)
+    calendar = _calendar(experiment, once, stats.ranks, cached)
     train = calendar.templates
     names = Names(
         **sizes.add_to(builder, aggregated=layers[0].hoisted and layers[0].sparse_input),
@@ -171,6 +175,8 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
     segments = Segments(builder, model, names)
     fetched_in = names.forward if resends else names.setup
     transfers = ChosenTransfers(experiment.freshness, experiment.codec, builder)
+    if cached is not None:
+        cached.add_to(builder)
     if drawing is None:
         sums = sizes.sums(segments, transfers, rows, fetched_in)
     else:
@@ -192,10 +198,13 @@ def _program(experiment: Experiment, stats: PartitionStats, model: ModelSpec, ro
     return builder.build(calendar)
 
 
-def _calendar(experiment: Experiment, once: bool, ranks: int) -> Calendar:
+def _calendar(experiment: Experiment, once: bool, ranks: int, cached: CachedRows | None) -> Calendar:
     """Return the calendar of training on the full graph: the special epochs of freshness and codec, and a first epoch
-    of its own if something happens ``once``, or if one of them asks for it. A rank alone exchanges nothing."""
-    asked = [experiment.freshness.epochs, experiment.codec.epochs] if ranks > 1 else []
+    of its own if something happens ``once``, or if one of them asks for it. A rank alone exchanges nothing, and without
+    a cache there is none to refresh."""
+    same = experiment.freshness.caches_halo and cached is None
+    policies = (*(() if same else (experiment.freshness,)), experiment.codec)
+    asked = [policy.epochs for policy in policies] if ranks > 1 else []
     cycles = tuple(cycle for epochs in asked for cycle in epochs.cycles)
     return Calendar.of_epochs(cycles, once or any(epochs.first for epochs in asked))
 
@@ -210,6 +219,13 @@ def _drawing(experiment: Experiment, stats: PartitionStats) -> Drawing | None:
     if not _draws(experiment, stats):
         return None
     return Drawing(cast(DrawsRows, experiment.freshness), stats, experiment.seed, experiment.train.epochs)
+
+
+def _cached_rows(experiment: Experiment, stats: PartitionStats) -> CachedRows | None:
+    """Return which halo rows are cached where, if any are."""
+    if not experiment.freshness.caches_halo:
+        return None
+    return HaloCaches(cast(CachesHalo, experiment.freshness), experiment.placement, stats).rows()
 
 
 def _emit_exact_forward(training: Segments, sizes: Sizes, rows: str, fetches: bool) -> None:

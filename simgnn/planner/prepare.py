@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES
 from simgnn.emit.sums.drawn import ROW_EDGES
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
@@ -27,6 +28,7 @@ from simgnn.sampling.batches.sizes import load_sizes
 
 if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
+    from simgnn.partition.local.edge_cut import LocalGraph
     from simgnn.partition.store import PartitionArtifact
     from simgnn.planner.batch_sizes import PreparedBatches
 
@@ -118,14 +120,20 @@ def prepare(
 
 def full_graph_stats(experiment: Experiment, artifact: "PartitionArtifact") -> PartitionStats:
     """Return the statistics of a partition from which training on the full graph is planned. If halo rows are drawn,
-    they hold the local edges from each halo row of all ranks, rank after rank: the table ``ROW_EDGES``."""
-    if not experiment.freshness.draws_rows:
-        return artifact.stats
-    found = [np.zeros(0, np.int64)]
-    for rank in range(artifact.ranks):
-        csr = artifact.local(rank).csr
-        found.append(np.bincount(csr.indices, minlength=csr.columns)[csr.rows :])
-    return replace(artifact.stats, tables={**artifact.stats.tables, ROW_EDGES: np.concatenate(found)})
+    they hold the local edges from each halo row of all ranks, rank after rank: the table ``ROW_EDGES``. If halo rows
+    are cached, the vertices of these: the table ``HALO_VERTICES``."""
+    stats, ranks = artifact.stats, range(artifact.ranks)
+    if experiment.freshness.caches_halo:
+        held = [cast("LocalGraph", artifact.local(rank)).halo for rank in ranks]
+        vertices = np.concatenate([np.zeros(0, np.int64), *held])
+        stats = replace(stats, tables={**stats.tables, HALO_VERTICES: vertices})
+    if experiment.freshness.draws_rows:
+        found = [np.zeros(0, np.int64)]
+        for rank in ranks:
+            csr = artifact.local(rank).csr
+            found.append(np.bincount(csr.indices, minlength=csr.columns)[csr.rows :])
+        stats = replace(stats, tables={**stats.tables, ROW_EDGES: np.concatenate(found)})
+    return stats
 
 
 def _planned(experiment: Experiment, stats: PartitionStats) -> Planned:

@@ -108,7 +108,7 @@ class Nature(StrEnum):
     """The purpose of an op. A schedule maps it to a stream; by default the stream named after it.
 
     ``SUMMING``: the sums over ranks of gradients and metrics, where rows that nobody waits for travel beside them; by
-    default on the stream of all other communication.
+    default on the stream of all other communication. ``SHARING``: the ranks of a host wait for one another.
 
     In mini-batch plans: batches are drawn, with requests to other hosts; rows are staged, and fetched from hosts;
     embeddings are learned, and their gradients pushed to hosts."""
@@ -116,6 +116,7 @@ class Nature(StrEnum):
     COMPUTE = "compute"
     COMMUNICATION = "comm"
     SUMMING = "gradients"
+    SHARING = "shared"
     DRAWING = "sampling"
     REQUESTING = "requests"
     STAGING = "staging"
@@ -128,6 +129,8 @@ class Nature(StrEnum):
         """The default stream of ops of this nature."""
         if self in (Nature.COMMUNICATION, Nature.SUMMING):
             return Stream(Nature.COMMUNICATION.value, group=WORLD)
+        if self is Nature.SHARING:
+            return Stream(self.value, group=HOST)
         communicates = self in (Nature.REQUESTING, Nature.FETCHING, Nature.PUSHING)
         return Stream(self.value, group=self.value if communicates else None)
 
@@ -135,6 +138,8 @@ class Nature(StrEnum):
 WORLD = "world"
 """The process group with the fastest backend. Others go through the memory of hosts, so that they may run beside it:
 NCCL allows one group in flight at a time."""
+HOST = "host"
+"""The process groups of the ranks of each host, through its memory."""
 
 
 @dataclass(frozen=True, slots=True)

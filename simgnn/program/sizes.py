@@ -6,6 +6,7 @@ record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +43,10 @@ class Route:
 
     ``source``, ``target``: int32 [pairs], sorted by (source, target), no pair twice, no rank to itself. ``rows``: int64
     [pairs], or [pairs, steps], or [pairs, epochs, steps]. ``part_of``: the route of which this one has some pairs, with
-    the same rows; "": the index list has this route's own name. ``listed``: the buffer that names the sender's local
-    rows (in the reverse route, the receiver's) in each turn, where a policy chooses them anew; "": they never change.
+    the same rows, or with those for which ``chosen`` is set, bool [rows of that route, pair after pair]; "": the index
+    list has this route's own name. ``listed``: the buffer that names the sender's local rows (in the reverse route, the
+    receiver's) in each turn, where a policy chooses them anew; "": they never change. ``slots``: the place of each row
+    in memory that the ranks of a host share, int64 [rows, pair after pair] (None: they have none).
     """
 
     source: NDArray[np.int32]
@@ -51,16 +54,35 @@ class Route:
     rows: IntArray
     part_of: str = ""
     listed: str = ""
+    chosen: NDArray[np.bool_] | None = None
+    slots: IntArray | None = None
 
     def at(self, epoch: int, step: int) -> IntArray:
         """Return the rows of every pair in one turn, int64 [pairs]."""
         return turn_of(self.rows, epoch, step)
 
     def reversed(self) -> "Route":
-        """Return the route of the same rows in the other direction."""
+        """Return the route of the same rows in the other direction; that of chosen rows needs their whole route."""
+        assert self.chosen is None, "see ProgramBuilder.rows_of"
         order = np.lexsort((self.source, self.target))
         part_of = self.part_of and reverse_of(self.part_of)
         return Route(self.target[order], self.source[order], self.rows[order], part_of, self.listed)
+
+    def choose(self, name: str, chosen: NDArray[np.bool_], slots: IntArray | None = None) -> "Route":
+        """Return the part of this route, called ``name``, that has the rows for which ``chosen`` is set, bool [rows],
+        pair after pair; ``slots`` int64 [rows] likewise."""
+        ends, totals = np.cumsum(self.rows), np.concatenate(([0], np.cumsum(chosen)))
+        rows = (totals[ends] - totals[ends - self.rows]).astype(np.int64)
+        kept = rows > 0
+        theirs = None if slots is None else slots[chosen]
+        return Route(self.source[kept], self.target[kept], rows[kept], name, chosen=chosen, slots=theirs)
+
+    def turned(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values of this route's rows, [rows], pair after pair, in the order of the reversed route."""
+        ends = np.cumsum(self.rows)
+        order = np.lexsort((self.source, self.target))
+        parts = [values[ends[pair] - self.rows[pair] : ends[pair]] for pair in order.tolist()]
+        return np.concatenate([values[:0], *parts])
 
     def matrix(self, ranks: int, epoch: int = 0, step: int = 0) -> IntArray:
         """Return a dense int64 [P, P] matrix, element [i, j] = rows from i to j."""

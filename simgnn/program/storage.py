@@ -49,6 +49,10 @@ def program_to_json(program: Program) -> tuple[dict[str, Any], dict[str, NDArray
         arrays[f"route/{name}/source"] = route.source
         arrays[f"route/{name}/target"] = route.target
         arrays[f"route/{name}/rows"] = route.rows
+        if route.chosen is not None:
+            arrays[f"route/{name}/chosen"] = np.packbits(route.chosen)
+        if route.slots is not None:
+            arrays[f"route/{name}/slots"] = route.slots
     return document, arrays
 
 
@@ -90,7 +94,11 @@ def _program_of(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]])
         if key.startswith("route/") and key.endswith("/rows"):
             name = key[len("route/") : -len("/rows")]
             ends = arrays[f"route/{name}/source"], arrays[f"route/{name}/target"]
-            routes[name] = Route(*ends, arrays[key], parts.get(name, ""), lists.get(name, ""))
+            whole, chosen = parts.get(name, ""), arrays.get(f"route/{name}/chosen")
+            if chosen is not None:
+                chosen = np.unpackbits(chosen, count=int(arrays[f"route/{whole}/rows"].sum())).astype(np.bool_)
+            slots = arrays.get(f"route/{name}/slots")
+            routes[name] = Route(*ends, arrays[key], whole, lists.get(name, ""), chosen, slots)
     columns = {key[len("column/") :]: array for key, array in arrays.items() if key.startswith("column/")}
     templates = {
         item["name"]: Template(item["name"], tuple(_decode(Op, op) for op in item["ops"]))

@@ -58,8 +58,8 @@ FILES = {
     "unknown kind": ('[partition]\nkind = "mets"\n', ["partition.kind: got 'mets'", "did you mean 'metis'"]),
     "kind is a number": ("[partition]\nkind = 3\n", ["partition.kind: got 3, expected one of block-row"]),
     "kind not built yet": (
-        '[freshness]\nkind = "refresh-interval"\n',
-        ["freshness.kind: got 'refresh-interval'", "always"],
+        '[placement]\nkind = "host-offload"\n',
+        ["placement.kind: got 'host-offload'", "device"],
     ),
     "option of another kind": (
         '[partition]\nkind = "random"\nimbalance = 1.1\n',

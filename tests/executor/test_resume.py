@@ -51,6 +51,9 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     runs.append(("late", small_graph(), [*SETTINGS, "model.layers=3", *late]))
     runs.append(("sampled", small_graph(), [*SETTINGS, *DRAWN]))
     runs.append(("unequal", small_graph(), [*SETTINGS, "model.layers=3", *UNEQUAL]))
+    refreshed = "freshness.kind=refresh-interval", "freshness.refresh_interval=3", "freshness.grad=historical"
+    places = "placement.device_rows=0.3", "placement.host_rows=0.4", "communication.resend_inputs=true"
+    runs.append(("refreshed", small_graph(), [*SETTINGS, "model.layers=3", *refreshed, *places]))
     whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
     broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *settings)) for name, graph, settings in runs]
     expected = run_ranks(2, train_in_process, tmp_path / "whole", whole, joined=False)

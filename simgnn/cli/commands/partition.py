@@ -59,6 +59,8 @@ def command(
     weight for a vertex and one for an in-edge. The table of balances shows what balancing vertices or edges alone would
     give. A list balances each quantity by itself: vertices, edges, train, validation, test; DistDGL's partition every
     type of vertex and its edges: [bold]--set 'partition.balance=["train","validation","test","edges"]'[/bold]
+    With freshness.kind=refresh-interval it also shows how many halo rows caches of several sizes would hold, beside
+    those that caches which evict rows would hit (fifo, lru).
     With partition.across=hosts METIS divides the graph among hosts first, and then each host's part among its ranks.
 
     RAPA drops halo rows of little influence, with their edges, where a device is slow or full, until the costs of all
@@ -67,7 +69,7 @@ def command(
     partition.kind=rapa --hardware mixed-pcie3-8[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.api.partition import BALANCE_COLUMNS, DEVICE_COLUMNS, make_partitions
+    from simgnn.api.partition import BALANCE_COLUMNS, DEVICE_COLUMNS, HIT_RATE_COLUMNS, make_partitions
 
     counts = rank_counts(ranks)
     loaded = [experiment_of(experiment, overrides, ranks=one, hardware=hardware, trains=False) for one in counts]
@@ -86,6 +88,8 @@ def command(
         if report.types:
             columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
             print_table("balance by type of vertex", columns, report.type_lines())
+        if report.hit_rates:
+            print_table("halo rows read from caches, share of all", HIT_RATE_COLUMNS, report.hit_rate_lines())
 
 
 def rank_counts(text: str | None) -> list[int | None]:

@@ -328,7 +328,7 @@ class AdaptiveCodes(AssignsBits, ABC):
 
 def _sends_the_same(freshness: type[FreshnessTraits] | FreshnessTraits) -> bool:
     """Whether the rows that travel in an epoch travel in all."""
-    return not (freshness.sends_differences or freshness.draws_rows)
+    return not (freshness.sends_differences or freshness.draws_rows or freshness.caches_halo)
 
 
 def _decision_of(buffer: Buffer) -> str:

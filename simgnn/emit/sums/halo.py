@@ -73,7 +73,11 @@ class HaloSums:
             return
         # evaluations alone have no copies to keep for the next epoch
         stage = self._publish("features", "halo/0", "send/0", kept=bool(self.names.train))
-        emit_plainly(self.segments.builder, Sync(self.fetched_in, 1, "setup", layer.width_in, (stage,)))
+        sync = Sync(self.fetched_in, 1, "setup", layer.width_in, (stage,))
+        if self.fetched_in == self.names.forward:  # in every epoch, in which freshness decides what is sent
+            self.expand(sync)
+        else:
+            emit_plainly(self.segments.builder, sync)
 
     def hoist(self, layer: LayerSpec) -> None:
         """Sum the inputs of layer 1 once, before the first epoch."""

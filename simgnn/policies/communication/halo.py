@@ -22,6 +22,7 @@ class Halo(Communication):
 
     cut: ClassVar[Cut] = "edge-cut"
     sums_drawn_rows: ClassVar[bool] = True
+    stores_halo: ClassVar[bool] = True
 
     kind: Literal["halo"] = "halo"
     rows: Literal["auto", "input", "transformed"] = Field(default="auto", description="what layer 1 exchanges")
@@ -38,8 +39,9 @@ class Halo(Communication):
                 why = "rows are aggregated before they are transformed"
                 message = f"got 'transformed' with {choices.model.aggregates_first}, expected 'auto' or 'input': {why}"
                 yield Refusal("communication", "rows", message)
-        if self.resend_inputs and not (choices.freshness.exact and not choices.codec.encodes):
-            other = choices.codec if choices.freshness.exact else choices.freshness
+        resent = choices.freshness.exact or choices.freshness.caches_halo
+        if self.resend_inputs and not (resent and not choices.codec.encodes):
+            other = choices.codec if resent else choices.freshness
             yield Refusal(
                 "communication", "resend_inputs",
                 f"got true with {other.slot}.kind = '{other.label}', expected false: input rows never change, so they "

@@ -245,6 +245,12 @@ SAMPLED = (
     ["freshness.p=0.5"], ["model.kind=gat", "model.order=auto", "freshness.p=0.3"],
     ["model.kind=sage", "freshness.p=0.5", "freshness.sampling=bernoulli", "freshness.cache_features=true"],
 )  # fmt: skip
+REFRESHED = ("freshness.kind=refresh-interval", "freshness.refresh_interval=3", "partition.kind=random")
+CACHED = (
+    ["placement.device_rows=0.6", "communication.rows=transformed"],
+    ["placement.host_rows=0.8", "placement.device_rows=0.2", "communication.resend_inputs=true"],
+    ["model.kind=gat", "model.order=auto", "placement.host_rows=0.9", "freshness.grad=historical"],
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -281,6 +287,10 @@ SAMPLED = (
         # evaluated after records and a checkpoint have been written
         pytest.param("adaqp", 2, [*LARGER, *THREE, "model.hidden=64", *WRITTEN], marks=pytest.mark.slow),
         pytest.param("cdfgnn", 2, [*LARGER, *THREE, *WRITTEN], marks=pytest.mark.slow),
+        *(
+            pytest.param("vanilla", ranks, [*LARGER, *THREE, *REFRESHED, *more], marks=pytest.mark.slow)
+            for ranks, more in product((2, 4), CACHED)
+        ),
         ("cdfgnn", 2, [*LARGER, *THREE]),
         pytest.param("distdgl", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),
         pytest.param("rapidgnn", 2, [*LARGER, *BATCHES], marks=pytest.mark.slow),

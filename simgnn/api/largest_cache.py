@@ -1,0 +1,52 @@
+"""The largest caches of halo rows that fit into the memory of a machine, where the stated ones do not."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from simgnn.experiment.schema import Experiment
+
+SHARES = 1000
+"""Shares of halo rows are tried in steps of 1 / 1000."""
+Capacity = int | float
+Fits = Callable[[Experiment], bool]
+
+
+def largest_caches(experiment: Experiment, most_rows: int, fits: Fits) -> str:
+    """Return words that name the largest cache that fits, "" if no cache is stated. ``most_rows``: above it a number of
+    rows caches no more; ``fits``: whether memory suffices for an experiment."""
+    stated = {option: rows for option, rows in experiment.placement.halo_caches.items() if rows}
+    if not stated:
+        return ""
+    if not fits(_with(experiment, dict.fromkeys(stated, 0))):
+        return "it would not fit without a cache of halo rows, either"
+    kept = dict(stated)
+    for option, rows in stated.items():
+        kept[option] = 0
+        if fits(_with(experiment, kept)):  # the caches before are left out
+            kept[option] = _largest(rows, most_rows, partial(_fits_with, experiment, fits, kept, option))
+            break
+    words = [f"placement.{option} = {rows}" for option, rows in kept.items()]
+    return f"the largest cache that fits: {' with '.join(words)}"
+
+
+def _with(experiment: Experiment, caches: Mapping[str, Capacity]) -> Experiment:
+    placement = experiment.placement.model_copy(update=dict(caches))
+    return experiment.model_copy(update={"placement": placement})
+
+
+def _fits_with(experiment: Experiment, fits: Fits, kept: Mapping[str, Capacity], option: str, tried: Capacity) -> bool:
+    return fits(_with(experiment, {**kept, option: tried}))
+
+
+def _largest(stated: Capacity, most_rows: int, fits: Callable[[Capacity], bool]) -> Capacity:
+    """Return the largest capacity below ``stated`` that fits, by bisection; 0 is known to fit."""
+    share = isinstance(stated, float)
+
+    def capacity(number: int) -> Capacity:
+        return number / SHARES if share else number
+
+    low, high = 0, int(stated * SHARES) if share else min(int(stated), most_rows)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(capacity(middle)) else (low, middle)
+    return capacity(low)

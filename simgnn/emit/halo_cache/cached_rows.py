@@ -1,0 +1,114 @@
+"""The base of freshness policies that keep halo rows in caches on devices, and in memory that a host's ranks share."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from simgnn.emit.builder import ProgramBuilder
+from simgnn.emit.freshness import MovesRows
+from simgnn.emit.halo_cache.actions import FillRest, FillRows, KeepGradients, KeepRows, PutShared, SwapRows
+from simgnn.emit.halo_cache.membership import Chosen, HaloRows
+from simgnn.emit.halo_cache.routes import CACHED, CachedRows
+from simgnn.emit.halo_cache.transfer import CachedTransfer
+from simgnn.emit.sync import Sync, emit_encoded, emit_plainly, training_part
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.policy import Action, Codec, PlacementTraits
+from simgnn.program.sizes import IntArray
+
+HALO_VERTICES = "halo_vertices"
+"""Table of edge-cuts, int64 [halo rows of all ranks]: the vertex of each halo row, rank after rank."""
+
+
+class CachesHalo(MovesRows, ABC):
+    """The base of policies by which ranks keep some halo rows between two refreshes, every ``interval`` epochs: on
+    their devices, and in memory that the ranks of a host share.
+
+    In a refresh all halo rows are new: those in the memory of a host are written there once, by their owner (of another
+    host's owner: by the first rank that needs them), and read by all who need them; the others travel. In other epochs
+    only rows travel that are cached nowhere. Rows that never change (input rows) are cached in the first epoch alone.
+    Evaluations read rows of their own epoch, which all travel."""
+
+    caches_halo: ClassVar[bool] = True
+    actions: ClassVar[tuple[type[Action[Any]], ...]] = (
+        KeepRows,
+        FillRows,
+        SwapRows,
+        FillRest,
+        PutShared,
+        KeepGradients,
+    )
+
+    @property
+    @abstractmethod
+    def interval(self) -> int:
+        """Epochs from one refresh to the next; 1: no row is used twice."""
+
+    @abstractmethod
+    def cached(self, halo: HaloRows, capacities: IntArray) -> Chosen:
+        """Choose the rows that the devices of ranks cache, bool [n], at most ``capacities`` int64 [P] of each rank: a
+        pure function of the arguments."""
+
+    @abstractmethod
+    def shared(self, halo: HaloRows, capacities: IntArray, cached: Chosen) -> Chosen:
+        """Choose the rows that lie in the memory of their holder's host, bool [n]: all rows of a vertex on a host, or
+        none, and at most ``capacities`` int64 [hosts] vertices of each host. ``cached``: those of devices."""
+
+    def caches_layer(self, layer: int) -> bool:
+        """Whether halo rows of a layer are cached: by default of all."""
+        return True
+
+    @property
+    def delayed(self) -> bool:
+        """Whether a refresh uses the cached rows as they are, so that the rows that it brings are used from the next
+        epoch on: 1 to ``interval`` epochs old, not 0 to ``interval`` - 1. The first epoch uses its own rows."""
+        return False
+
+    @property
+    def gradients(self) -> Literal["dropped", "sent", "historical"]:
+        """What becomes of gradients of cached rows between two refreshes: they are ``dropped``; ``sent`` as all others;
+        or those of the last refresh are added once more (``historical``)."""
+        return "dropped"
+
+    def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
+        backward = sync.phase == "backward"
+        if CACHED not in builder.routes or not self.caches_layer(sync.layer) or (backward and self.gradients == "sent"):
+            if codec.encodes:
+                emit_encoded(builder, sync, codec)
+            else:
+                emit_plainly(builder, sync)
+            return
+        training, coding = training_part(builder, sync), codec if codec.encodes else None
+        for stage in training.stages:
+            transfer = CachedTransfer(builder, training, stage, coding, self.slot, self.interval, self.delayed)
+            if backward:
+                transfer.give_back(historical=self.gradients == "historical")
+            else:
+                transfer.publish()
+
+
+@dataclass(frozen=True)
+class HaloCaches:
+    """The caches of a run: ``policy`` chooses among the halo rows of ``stats``, as many as ``placement`` has room
+    for."""
+
+    policy: CachesHalo
+    placement: PlacementTraits
+    stats: PartitionStats
+
+    def rows(self) -> CachedRows | None:
+        """Return which rows are cached where; None if none are ever read from a cache. Raises :class:`ConfigError` for
+        statistics that do not know the vertices of halo rows."""
+        stats, hosts = self.stats, int(self.stats.hosts.max()) + 1
+        devices, memories = self.placement.device_capacities(stats.halo_rows()), np.zeros(hosts, np.int64)
+        shares = self.placement.shares_halo
+        if not len(stats.halo.source) or not (shares or (devices.any() and self.policy.interval > 1)):
+            return None
+        halo = HaloRows.of(stats.halo, np.asarray(stats.table(HALO_VERTICES, "a cache of halo rows")), stats.hosts)
+        if shares:
+            each = halo.once_a_host(np.ones(len(halo.vertex), np.bool_))
+            memories = self.placement.host_capacities(np.bincount(halo.host[each], minlength=hosts).astype(np.int64))
+        cached = self.policy.cached(halo, devices if self.policy.interval > 1 else np.zeros_like(devices))
+        shared = self.policy.shared(halo, memories, cached)
+        return CachedRows(halo, cached, shared) if (cached | shared).any() else None

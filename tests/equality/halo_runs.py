@@ -1,0 +1,90 @@
+"""Runs with caches of halo rows: settings, and what is moved by each of their copies, counted from the tensors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+from unittest.mock import patch
+
+import executor.handlers as handlers
+from executor.state.buffers import Now
+from executor.state.context import Factory, Handler, RankContext
+from simgnn.emit.halo_cache.actions import FillRows, SwapRows
+from simgnn.policy import PolicyContext
+from simgnn.program.kinds import Form, OpKind
+from simgnn.program.ops import Op
+from simgnn.program.program import Template
+from tests.cached_reference import Caching
+from tests.executor.runs import train_in_process
+
+KIND = "freshness.kind=refresh-interval"
+Moved = dict[tuple[int, int, str, str], int]
+"""(epoch, layer, phase, way) -> bytes that a rank moved; ``way``: "device", "load" or "store"."""
+
+
+def settings_of(caching: Caching) -> tuple[str, ...]:
+    """What an experiment is told of its caches."""
+    layers = () if caching.layers is None else (f"freshness.layers={sorted(caching.layers)}",)
+    return (
+        KIND, f"freshness.refresh_interval={caching.interval}", f"freshness.grad={caching.grad}",
+        f"freshness.order={caching.order}", f"freshness.top_k={caching.top_k}", f"freshness.mode={caching.mode}",
+        f"freshness.global_rank={caching.global_rank}", f"placement.device_rows={caching.rows}",
+        f"placement.host_rows={caching.host_rows}", *layers,
+    )  # fmt: skip
+
+
+def train_counting(rank: int, ranks: int, folders: Sequence[str]) -> list[dict[str, Any]]:
+    """Carry out runs as :func:`train_in_process` does; ``moved`` of each is what its copies moved: (epoch, layer,
+    phase, way, bytes), in order."""
+    return [_counted_run(rank, ranks, folder) for folder in folders]
+
+
+def _counted_run(rank: int, ranks: int, folder: str) -> dict[str, Any]:
+    moved: list[tuple[int, int, str, str, int]] = []
+    fill: Callable[..., Any] = FillRows.run
+    swap: Callable[..., Any] = SwapRows.run
+
+    def counted(factory: Factory, way: str) -> Factory:
+        def make(op: Op, template: Template, context: RankContext) -> Handler:
+            run, get = factory(op, template, context), context.store.getter(op.writes[0])
+            rows = None if way == "load" else context.route(op).leaving
+
+            def run_and_count(now: Now) -> None:
+                run(now)
+                held = get(now)
+                count = held.shape[0] if rows is None else len(rows)
+                moved.append((now.epoch, op.layer, op.phase, way, count * held.shape[1] * held.element_size()))
+
+            return run_and_count
+
+        return make
+
+    def fill_and_count(self: Any, here: PolicyContext, arrived: Any, cache: Any, version: Any) -> Any:
+        moved.append((here.epoch, here.layer, here.phase, "device", cache.numel() * cache.element_size()))
+        return fill(self, here, arrived, cache, version)
+
+    def swap_and_count(self: Any, here: PolicyContext, halo: Any, cache: Any, version: Any) -> Any:
+        moved.append((here.epoch, here.layer, here.phase, "device", cache.numel() * cache.element_size()))
+        return swap(self, here, halo, cache, version)
+
+    loads, stores = handlers.HANDLERS[OpKind.H2D], handlers.FORM_HANDLERS[Form.OWN_ROWS]
+    with (
+        patch.dict(cast(Any, handlers.HANDLERS), {OpKind.H2D: counted(loads, "load")}),
+        patch.dict(cast(Any, handlers.FORM_HANDLERS), {Form.OWN_ROWS: counted(stores, "store")}),
+        patch.object(FillRows, "run", fill_and_count),
+        patch.object(SwapRows, "run", swap_and_count),
+    ):
+        (result,) = train_in_process(rank, ranks, [folder])
+    return {**result, "moved": moved}
+
+
+def summed(moved: Sequence[Sequence[Any]]) -> Moved:
+    """Bytes by (epoch, layer, phase, way); those of copies that moved nothing are left out."""
+    found: Moved = {}
+    for epoch, layer, phase, way, nbytes in moved:
+        key = (epoch, layer, phase, way)
+        found[key] = found.get(key, 0) + nbytes
+    return {key: nbytes for key, nbytes in found.items() if nbytes}
+
+
+def wanted(found: Mapping[tuple[int, int, str, str], int]) -> Moved:
+    """Bytes as a formula states them, without zeros."""
+    return {key: int(nbytes) for key, nbytes in found.items() if nbytes}

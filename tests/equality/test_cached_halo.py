@@ -1,0 +1,336 @@
+"""Training with halo rows from caches is what a plain PyTorch script computes with the same rows, whatever the
+schedule. With an interval of 1, or nothing cached, it is vanilla. Program, simulation and run count the same bytes.
+"""
+
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from executor.layers import build_layers
+from executor.state.plan import RunPlan
+from simgnn.policy import METRICS, Metrics
+from simgnn.program.kinds import OpKind
+from simgnn.program.storage import program_digest
+from simgnn.record.rundir import RunDirectory, read_table
+from simgnn.sim.simulate import simulate
+from tests.cached_reference import Caching, Members, halo_of, members, train_cached_reference
+from tests.equality.block_runs import told
+from tests.equality.cases import Case
+from tests.equality.conftest import Bench
+from tests.equality.counting import counted_rows, differences, pair_bytes, planned_rows, turns_of
+from tests.equality.halo_runs import KIND, Moved, settings_of, summed, train_counting, wanted
+from tests.equality.late_runs import errors, train_delayed
+from tests.executor.harness import run_ranks
+from tests.executor.runs import prepared_run, small_graph
+from tests.late_reference import LateReference
+from tests.sim.worlds import machine
+
+INTERVAL, ITEM = 3, 8
+EPOCHS = 3 * INTERVAL + 1
+HIDDEN, INPUT, TRANSFORMED = "model.order=aggregate-first", "communication.rows=input", "communication.rows=transformed"
+DEEP, RESENT = "model.layers=3", "communication.resend_inputs=true"
+GIN = ("model.kind=gin", "train.learning_rate=0.001")
+CASES: dict[str, tuple[int, tuple[str, ...], Caching]] = {
+    "gcn, always": (3, ("model.kind=gcn", DEEP, HIDDEN), Caching(INTERVAL, 0.4, "always")),
+    "sage, historical": (
+        3, ("model.kind=sage", DEEP, "partition.kind=metis", TRANSFORMED, "model.dropout=0.5"),
+        Caching(INTERVAL, 0.6, "historical"),
+    ),
+    "gat": (3, ("model.kind=gat", "model.heads=2", TRANSFORMED), Caching(INTERVAL, 9, host_rows=0.5)),
+    "gcn, inputs resent": (3, ("model.kind=gcn", RESENT, HIDDEN), Caching(INTERVAL, 0.3, host_rows=0.4)),
+    "two hosts": (
+        4, ("model.kind=gcn", DEEP, HIDDEN), Caching(INTERVAL, 0.2, "historical", host_rows=0.6, hosts=2)
+    ),
+    "gcn, all": (2, ("model.kind=gcn", DEEP, HIDDEN), Caching(INTERVAL, 1.0)),
+    "gcn, all shared": (4, ("model.kind=gcn", DEEP, TRANSFORMED), Caching(INTERVAL, 0, host_rows=1.0)),
+    "gin, low": (4, (*GIN, DEEP), Caching(INTERVAL, 0.3, order="low", host_rows=20)),
+    "gin, historical": (2, (*GIN, DEEP), Caching(INTERVAL, 0.7, "historical")),
+    "gat, inputs": (4, ("model.kind=gat", "model.heads=2", INPUT, DEEP), Caching(INTERVAL, 0.5, "always")),
+    "sage, first of each": (
+        4, ("model.kind=sage", TRANSFORMED, DEEP), Caching(INTERVAL, 12, top_k=7, host_rows=30, hosts=2)
+    ),
+    "gcn, one layer": (3, ("model.kind=gcn", TRANSFORMED, DEEP), Caching(INTERVAL, 0.8, layers=(2,))),
+    "sage, uncovered": (
+        4, ("model.kind=sage", DEEP, HIDDEN, "model.dropout=0.5"),
+        Caching(INTERVAL, 0.4, "always", host_rows=0.3, global_rank="uncovered"),
+    ),
+    "sgd, one rank a host": (
+        3, ("model.kind=gcn", HIDDEN, "train.optimizer=sgd", "train.learning_rate=0.5"),
+        Caching(INTERVAL, 0.5, "historical", host_rows=0.3, hosts=3),
+    ),
+    "gcn, async": (2, ("model.kind=gcn", DEEP, HIDDEN), Caching(INTERVAL, 0.5, mode="async")),
+    "sage, async": (
+        3, ("model.kind=sage", DEEP, TRANSFORMED, "model.dropout=0.5"),
+        Caching(INTERVAL, 0.6, "historical", mode="async"),
+    ),
+    "gat, async": (
+        4, ("model.kind=gat", "model.heads=2", INPUT), Caching(INTERVAL, 0.7, "always", mode="async", top_k=20)
+    ),
+    "gin, async, resent": (3, (*GIN, RESENT), Caching(INTERVAL, 0.7, mode="async")),
+    "resent, two hosts": (
+        4, ("model.kind=gcn", RESENT, HIDDEN, DEEP), Caching(INTERVAL, 5, host_rows=25, hosts=2, layers=(1, 3))
+    ),
+}  # fmt: skip
+"""Ranks, settings, and how rows are cached."""
+QUICK = ("sage, historical", "gcn, inputs resent")
+ORDERS = {"bsp": ("bsp", None), "pipelined": ("pipelined", None), "random order, delays": ("pipelined", 7)}
+EACH = [pytest.param(case, id=case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in CASES]
+
+
+class Trained:
+    """What each rank returned of each case, by order of ops. Cases of equal ranks are trained together."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._of = lru_cache(None)(self._train)
+
+    def ranks(self, order: str, case: str) -> list[dict[str, Any]]:
+        """What each rank returned of a case."""
+        names, results = self._of(order, CASES[case][0], case in QUICK)
+        return [rank[names.index(case)] for rank in results]
+
+    def folder(self, order: str, case: str) -> Path:
+        """The run directory of a case."""
+        self.ranks(order, case)
+        return self.root / f"{order}-{case}"
+
+    def _train(self, order: str, ranks: int, quick: bool) -> tuple[list[str], list[list[dict[str, Any]]]]:
+        kind, seed = ORDERS[order]
+        names = [case for case, (each, _, _) in CASES.items() if each == ranks and (case in QUICK) is quick]
+        common = (f"train.epochs={EPOCHS}", "train.eval_every=4", f"schedule.kind={kind}")
+        folders = []
+        for case in names:
+            _, settings, caching = CASES[case]
+            folder, told_it = self.root / f"{order}-{case}", (*settings, *settings_of(caching), *common)
+            folders.append(str(prepared_run(small_graph(), folder, ranks, *told_it, hosts=caching.hosts)))
+        root = self.root / f"ranks-{order}-{ranks}-{quick}"
+        if seed is None:
+            return names, run_ranks(ranks, train_counting, root, folders, joined=False)
+        return names, run_ranks(ranks, train_delayed, root, folders, seed, joined=False)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return Trained(tmp_path_factory.mktemp("cached"))
+
+
+def reference(plan: RunPlan, caching: Caching, constant: bool) -> LateReference:
+    layers = build_layers(plan.layers, plan.seed, torch.float64)
+    initial = [{name: value.detach().clone() for name, value in layer.named_parameters()} for layer in layers]
+    return train_cached_reference(
+        small_graph(), plan.layers, initial, plan.artifact, plan.epochs, plan.train, plan.seed, caching, constant
+    )
+
+
+def inputs_travel(plan: RunPlan) -> bool:
+    """Whether rows of layer 1 are input rows, which never change."""
+    ops = plan.program.templates["steady"].ops
+    return not any((op.layer, op.phase, op.kind) == (1, "forward", OpKind.EXCHANGE) for op in ops)
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_one_process_that_holds_the_same_cached_rows_learns_the_same(trained: Trained, case: str) -> None:
+    plan, caching = RunPlan.open(trained.folder("bsp", case)), CASES[case][2]
+    expected = reference(plan, caching, inputs_travel(plan))
+    exact = reference(plan, Caching(1, 0), inputs_travel(plan))
+    assert abs(exact.losses[-1] - expected.losses[-1]) > 1e-7, "cached rows change what is learned"
+    right = expected.scores.argmax(1).numpy() == small_graph().labels
+    masks = [np.asarray(getattr(small_graph(), f"{split}_mask")) for split in ("train", "validation", "test")]
+    for ours in trained.ranks("bsp", case):
+        assert max(errors(ours, expected).values()) <= 1e-10, errors(ours, expected)
+        # evaluations are of exact rows
+        for split, mask in enumerate(masks):
+            counted = Metrics(*ours["evaluations"][EPOCHS - 1][split * METRICS : (split + 1) * METRICS])
+            assert (counted.correct, counted.count) == (right[mask].sum(), np.count_nonzero(mask))
+
+
+@pytest.mark.parametrize("case", EACH)
+@pytest.mark.parametrize("order", [pytest.param(order, marks=pytest.mark.slow) for order in ORDERS if order != "bsp"])
+def test_no_schedule_changes_a_bit(trained: Trained, case: str, order: str) -> None:
+    # attention sums own rows first where an overlapping schedule divides its sum
+    plain = "pipelined" if "gat" in case else "bsp"
+    for one, other in zip(trained.ranks(plain, case), trained.ranks(order, case), strict=True):
+        assert one["serial"] == (plain == "bsp")
+        assert not other["serial"]
+        assert other["losses"] == one["losses"]
+        assert torch.equal(other["parameters"], one["parameters"])
+
+
+@pytest.mark.parametrize("case", EACH)
+@pytest.mark.parametrize("order", ["bsp", pytest.param("pipelined", marks=pytest.mark.slow)])
+def test_program_simulation_and_run_count_the_same_bytes(trained: Trained, order: str, case: str) -> None:
+    folder = trained.folder(order, case)
+    program = RunPlan.open(folder).program
+    turns = turns_of(program, EPOCHS, [3, 7, EPOCHS - 1])
+    executed = read_table(RunDirectory(folder).trace)
+    assert not differences(planned_rows(program, turns), counted_rows(executed))
+    simulated = simulate(program, machine(list(program.hosts)), epochs=EPOCHS, evaluate_every=4)
+    assert not differences(told(simulated.trace), told(executed))
+
+
+class Rows:
+    """Rows [owner, receiver] by where they come from, counted vertex by vertex (capgnn.md, section 9)."""
+
+    def __init__(self, plan: RunPlan, caching: Caching) -> None:
+        self.halo, ranks = halo_of(plan.artifact), plan.ranks
+        self.of = found = members(self.halo, caching)
+        self.every, self.missed, self.fresh = np.zeros((3, ranks, ranks), np.int64)
+        self.writer: list[dict[int, int]] = [{} for _ in found.memories]
+        for rank, held in enumerate(self.halo):
+            host = found.host(rank)
+            for vertex, owner in held.items():
+                in_memory = vertex in found.memories[host]
+                # of another host's rows, the first rank that needs one writes it for the others
+                relays = in_memory and found.host(owner) != host and vertex not in self.writer[host]
+                if in_memory:
+                    self.writer[host].setdefault(vertex, rank if relays else owner)
+                self.every[owner, rank] += 1
+                self.missed[owner, rank] += not in_memory and vertex not in found.devices[rank]
+                self.fresh[owner, rank] += not in_memory or relays
+
+    def moved(self, rank: int, fresh: bool) -> dict[str, int]:
+        """Rows that a rank reads on its device, loads from and stores in the memory of its host in an epoch."""
+        found, held, host = self.of, set(self.halo[rank]), self.of.host(rank)
+        shared = found.memories[host] & held
+        return {
+            "device": 0 if fresh else len(found.devices[rank]),
+            "load": len(shared if fresh else shared - found.devices[rank]),
+            "store": list(self.writer[host].values()).count(rank) if fresh else 0,
+        }
+
+
+def layers_of(plan: RunPlan, caching: Caching) -> list[tuple[int, int]]:
+    """The layers whose hidden or transformed rows travel, with their widths."""
+    return [(layer.index, layer.prepared_width) for layer in plan.layers[1 if inputs_travel(plan) else 0 :]]
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_bytes_are_those_of_the_formulas(trained: Trained, case: str) -> None:
+    plan, caching = RunPlan.open(trained.folder("bsp", case)), CASES[case][2]
+    rows, resent = Rows(plan, caching), RESENT in CASES[case][1]
+    turns = {turn.epoch: turn for turn in plan.program.calendar.turns(EPOCHS)}
+
+    def sent(layer: int, new: bool) -> NDArray[np.int64]:
+        if caching.layers is not None and layer not in caching.layers:
+            return rows.every
+        return rows.fresh if new else rows.missed
+
+    for epoch in (0, 1, INTERVAL - 1, INTERVAL, INTERVAL + 1):
+        fresh, found = epoch % INTERVAL == 0, {}
+        for op in plan.program.templates[turns[epoch].template].ops:
+            if op.kind is OpKind.EXCHANGE:
+                found[op.layer, op.phase] = pair_bytes(plan.program, op, turns[epoch]).tolist()
+        expected: dict[Any, Any] = {}
+        if inputs_travel(plan) and (resent or epoch == 0):
+            of_inputs = sent(1, epoch == 0) if resent else rows.every
+            expected[1, "setup"] = (of_inputs * plan.layers[0].width_in * ITEM).tolist()
+        for layer, width in layers_of(plan, caching):
+            back = rows.every if fresh or caching.grad == "always" else sent(layer, False)
+            expected[layer, "forward"] = (sent(layer, fresh) * width * ITEM).tolist()
+            expected[layer, "backward"] = (back.T * width * ITEM).tolist()
+        assert found == expected, epoch
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_rows_from_caches_are_counted_where_they_move(trained: Trained, case: str) -> None:
+    plan, caching = RunPlan.open(trained.folder("bsp", case)), CASES[case][2]
+    rows, item = Rows(plan, caching), ITEM
+    widths = {(layer, "forward"): width for layer, width in layers_of(plan, caching)}
+    if RESENT in CASES[case][1]:
+        widths[1, "setup"] = plan.layers[0].width_in
+    for rank, ours in enumerate(trained.ranks("bsp", case)):
+        expected: Moved = {}
+        for epoch, ((layer, phase), width) in product(range(EPOCHS), widths.items()):
+            if caching.layers is None or layer in caching.layers:
+                moved = rows.moved(rank, epoch == 0 if phase == "setup" else epoch % INTERVAL == 0)
+                if caching.mode == "async" and epoch:
+                    moved["device"] = len(rows.of.devices[rank])
+                expected |= {(epoch, layer, phase, way): count * width * item for way, count in moved.items()}
+        assert summed(ours["moved"]) == wanted(expected)
+        planned: Moved = {}
+        for turn in plan.program.calendar.turns(EPOCHS):
+            for op in plan.program.templates[turn.template].ops:
+                if op.kind in (OpKind.H2D, OpKind.D2H):
+                    assert op.transfer is not None
+                    count = int(plan.program.sizes.per_rank(op.transfer.rows, turn.epoch, 0)[rank])
+                    key = (turn.epoch, op.layer, op.phase, "load" if op.kind is OpKind.H2D else "store")
+                    planned[key] = planned.get(key, 0) + count * op.transfer.row_bytes
+        assert wanted(planned) == {key: nbytes for key, nbytes in wanted(expected).items() if key[3] != "device"}
+
+
+@pytest.mark.parametrize("case", EACH)
+def test_caches_hold_no_more_than_what_was_chosen(trained: Trained, case: str) -> None:
+    plan, caching = RunPlan.open(trained.folder("bsp", case)), CASES[case][2]
+    chosen: Members = members(halo_of(plan.artifact), caching)
+    for rank, ours in enumerate(trained.ranks("bsp", case)):
+        ways = [f"cache/{layer.index}/{phase}#0" for layer in plan.layers for phase in ("forward", "setup")]
+        held = {len(ours["caches"][name]) for name in ways if name in ours["caches"]}
+        assert held == {len(chosen.devices[rank])}
+        memory = int(plan.program.sizes.columns["halo/in_memory"][rank]) if caching.host_rows else 0
+        assert memory == len(chosen.memories[chosen.host(rank)])
+
+
+MODELS = {
+    "gcn": (DEEP, HIDDEN),
+    "sage": (TRANSFORMED,),
+    "gin": (),
+    "gat": ("model.heads=2", TRANSFORMED),
+}
+SAME = {
+    "interval 1": ("freshness.refresh_interval=1", "placement.device_rows=0.5"),
+    "no cache": ("freshness.refresh_interval=4", "placement.device_rows=0"),
+    "interval 1, shared": ("freshness.refresh_interval=1", "placement.host_rows=0.5"),
+    "layer 1": (
+        "freshness.refresh_interval=4", "placement.device_rows=0.4", "placement.host_rows=0.4", "freshness.layers=[1]",
+        RESENT, INPUT,
+    ),
+}  # fmt: skip
+QUICK_SAME = ("layer 1", "gat", "metis", 2, "float64-adam")
+WHOLE = [
+    pytest.param(*case, id="-".join(map(str, case)), marks=[] if case == QUICK_SAME else [pytest.mark.slow])
+    for case in product(SAME, MODELS, ("metis", "random"), (1, 2, 3, 4), ("float64-adam", "float32-sgd"))
+]
+
+
+@pytest.mark.parametrize(("same", "model", "cut", "ranks", "training"), WHOLE)
+def test_identity_settings_are_vanilla(
+    bench: Bench, same: str, model: str, cut: str, ranks: int, training: str
+) -> None:
+    pytest.importorskip("dgl", reason="the reference is made of DGL's layers (Python below 3.12)")
+    extra = tuple(one for one in MODELS[model] if same != "layer 1" or one != TRANSFORMED)
+    given = (RESENT, INPUT) if same == "layer 1" else ()
+    ours = Case("communities", model, cut, ranks, training, (*extra, KIND, *SAME[same]))
+    others = Case("communities", model, cut, ranks, training, (*extra, *given))
+    one, other = bench.run(ours), bench.run(others)
+    for mine, theirs in zip(one.ranks, other.ranks, strict=True):
+        assert mine["losses"] == theirs["losses"]
+        assert torch.equal(mine["parameters"], theirs["parameters"])
+    if ranks == 1 or same in ("interval 1", "no cache"):
+        assert program_digest(one.plan.program) == program_digest(other.plan.program), "nothing is cached"
+    found = bench.errors(ours)
+    assert found["initial"] == 0
+    judged = ("losses", "first gradients", *(["parameters"] if training.endswith("sgd") else []))
+    limit = 1e-12 if training.startswith("float64") else 1e-5
+    assert {name: found[name] for name in judged if found[name] > limit} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["codec.kind=linear", "codec.kind=stochastic", "codec.kind=bfloat16"])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_coded_rows_are_cached_as_they_were_decoded(bench: Bench, codec: str, hosts: int) -> None:
+    """Losses are near those of exact rows, and all count the same bytes."""
+    common = (*settings_of(Caching(INTERVAL, 0.3, "historical", host_rows=0.4)), TRANSFORMED, "train.eval_every=2")
+    exact, coded = (
+        bench.run(Case("small", "gcn", "random", 4, "float32-adam", (*common, *more), hosts)) for more in ((), (codec,))
+    )
+    assert exact.ranks[0]["losses"] != coded.ranks[0]["losses"]
+    np.testing.assert_allclose(coded.ranks[0]["losses"], exact.ranks[0]["losses"], rtol=0.02)
+    program, run = coded.plan.program, RunDirectory(coded.folder)
+    simulation = simulate(program, machine(list(program.hosts)), epochs=coded.plan.epochs, evaluate_every=2)
+    assert not differences(told(simulation.trace), told(read_table(run.trace)))
