@@ -61,7 +61,7 @@ def command(
     With partition.across=hosts METIS divides the graph among hosts first, and then each host's part among its ranks.
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.api.partition import BALANCE_COLUMNS, make_partitions
+    from simgnn.api.partition import BALANCE_COLUMNS, BALANCE_TITLE, make_partitions
 
     loaded = [experiment_of(experiment, overrides, ranks=count, trains=False) for count in rank_counts(ranks)]
     reports = make_partitions(loaded, save_stats, alternatives, Reporter(quiet=as_json))
@@ -71,8 +71,7 @@ def command(
     for report in reports:
         print_table("", ["partition", ""], report.lines(), left=2)
         if report.balances:
-            title = "fullest rank over the mean (1.00: all ranks have as much)"
-            print_table(title, BALANCE_COLUMNS, report.balance_lines())
+            print_table(BALANCE_TITLE, BALANCE_COLUMNS, report.balance_lines())
         if report.types:
             columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
             print_table("balance by type of vertex", columns, report.type_lines())
