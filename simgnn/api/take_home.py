@@ -107,7 +107,7 @@ def infer_run(
     find_own_layers(run)
     user_shape(described.kind)  # raises before minutes go into graph and partition
     graph = read_graph(experiment, None, progress)
-    _check_weights(experiment, graph, trained)
+    _check_weights(experiment, graph, trained, progress)
     graph = _with_inputs(graph, trained, source)
     artifact = obtain_partition(experiment, graph, None, progress)
     stats = with_classes(artifact.stats, described.classes, described.multilabel)
@@ -157,10 +157,15 @@ def _graph_table(stated: Mapping[str, Any], source: str | None, overrides: Seque
     return table
 
 
-def _check_weights(experiment: Experiment, graph: Graph, trained: Trained) -> None:
+def _check_weights(experiment: Experiment, graph: Graph, trained: Trained, progress: Progress) -> None:
     """Raise :class:`ConfigError` or :class:`GraphError` for weights of edges that the model cannot use. A graph without
-    any suits every model: its weights are 1."""
+    any suits every model: its weights are 1, and ``progress`` is told so where the model was trained with weights."""
     check_weights(experiment, graph)
+    if graph.csr.weights is None and trained.described.weighted:
+        progress.stage(
+            f"weights: the model was trained with weights of edges, but graph '{graph.name}' has none, or only ones: "
+            "each edge counts as 1"
+        )
     if graph.csr.weights is not None and not trained.described.weighted:
         raise GraphError(
             f"graph '{graph.name}' has weights of edges, but the model of {trained.root} was trained without; leave "
