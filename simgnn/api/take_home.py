@@ -1,9 +1,11 @@
 """Uses the trained model of a run, for ``simgnn export`` and ``simgnn infer``."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ from simgnn.record.trained import (
 from simgnn.tomlfile import deep_merge, load_toml, parse_override
 
 MODULE, TABLE = ".py", ".parquet"
+IMPORTED = ("torch", "torch_geometric", "numpy")
+"""Packages that exported modules import, beside Python's own."""
 COPY = "copy the run's directory again"
 
 
@@ -59,8 +63,12 @@ def export_run(run: Path, target: str, which: Which, out: Path, force: bool, tel
     if target not in ("pyg", "torch"):
         raise ConfigError(f"--to: got '{target}', expected pyg (layers of PyTorch Geometric) or torch (plain torch)")
     check_output_file(out, "--out")
-    if out.suffix != MODULE or not out.stem.isidentifier():
-        raise ConfigError(f"--out: got {out}, expected a Python module to write, such as {out.with_name('model.py')}")
+    named = out.stem.isidentifier() and not iskeyword(out.stem)
+    if out.suffix != MODULE or not named or out.stem in {*sys.stdlib_module_names, *IMPORTED}:
+        why = ", which would hide the module of that name" if named and out.suffix == MODULE else ""
+        raise ConfigError(
+            f"--out: got {out}{why}; expected a Python module to write, such as {out.with_name('model.py')}"
+        )
     trained = open_trained(run, which)
     files = [out, out.with_suffix(".pt")]
     files += [out.with_name(f"{out.stem}_layers.py")] if trained.described.own_layers is not None else []
