@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,14 @@ def reason_of(fault: BaseException) -> str:
         lines = [f"no entry {fault}"]
     text = lines[0] if lines else type(fault).__name__
     return text if len(text) <= MOST_REASON else text[: MOST_REASON - 3] + "..."
+
+
+def fault_of_import(error: BaseException) -> str:
+    """Describe what importing a user's module raised, and where: "ValueError: no such mode (/home/me/mine.py:3)"."""
+    ran = [at for at in traceback.extract_tb(error.__traceback__) if at.name == "<module>"]
+    at = error if isinstance(error, SyntaxError) else ran[-1] if ran else None
+    where = "" if at is None else f" ({at.filename}:{at.lineno})"
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}{where}"
 
 
 def check_regular(path: Path, error: type[SimgnnError] = GraphError) -> None:

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simgnn.errors import ConfigError, PolicyError, ProgramError, SimgnnError
+from simgnn.outside import fault_of_import
 from simgnn.policy import SLOTS, Policy
 from simgnn.spelling import nearest
 
@@ -114,10 +115,7 @@ def _imported(kind: str, module: str, name: str) -> Any:
                 f"got '{kind}', but there is no module '{missing}'; put it beside the experiment file, or its folder "
                 "on PYTHONPATH"
             ) from error
-        ran = [at for at in traceback.extract_tb(error.__traceback__) if at.name == "<module>"]
-        at = error if isinstance(error, SyntaxError) else ran[-1] if ran else None
-        where = "" if at is None else f" ({at.filename}:{at.lineno})"
-        raise ConfigError(f"got '{kind}', but importing '{module}' raised {_summary(error)}{where}") from error
+        raise ConfigError(f"got '{kind}', but importing '{module}' raised {fault_of_import(error)}") from error
     found = getattr(loaded, name, None)
     if inspect.isclass(found):
         return found

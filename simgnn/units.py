@@ -133,8 +133,9 @@ def share_of_bytes(value: float, whole: float) -> str:
     """Format bytes as a part of a whole: "66.4 of 80 GiB (83 %)", or "96 MiB of 80 GiB (0.12 %)"."""
     (own, smaller), (scale, unit) = _binary_unit(value), _binary_unit(whole)
     share = 100 * value / whole
+    percent = "< 0.01" if 0 < share < 0.01 else f"{share:.0f}" if share >= 1 else f"{share:.2g}"
     part = f"{value / own:,.3g}" if unit == smaller else f"{value / own:,.3g} {smaller}"
-    return f"{part} of {whole / scale:,.3g} {unit} ({f'{share:.0f}' if share >= 1 else f'{share:.2g}'} %)"
+    return f"{part} of {whole / scale:,.3g} {unit} ({percent} %)"
 
 
 def _binary_unit(value: float) -> tuple[float, str]:

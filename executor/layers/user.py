@@ -12,6 +12,7 @@ from executor.layers.builtin import Functions
 from executor.layers.local import LocalAdjacency
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec
+from simgnn.outside import fault_of_import
 from simgnn.program.kinds import Segment
 
 SEGMENTS = ("prepare", "aggregate", "update")
@@ -45,6 +46,10 @@ def load_layer_class(kind: str) -> type[nn.Module]:
         raise ConfigError(
             f"model.kind: got '{kind}', {expected}; importing '{module_name}' failed ({error}): "
             "put its folder on PYTHONPATH"
+        ) from error
+    except (Exception, SystemExit) as error:  # whatever a user's module raises
+        raise ConfigError(
+            f"model.kind: got '{kind}', but importing '{module_name}' raised {fault_of_import(error)}: correct it"
         ) from error
     if not inspect.isclass(owner) or not issubclass(owner, nn.Module):
         raise ConfigError(f"model.kind: got '{kind}', {expected}; '{class_name}' is not a torch.nn.Module class there")

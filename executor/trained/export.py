@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from executor.trained.source import Target, module_source
 from executor.trained.weights import layer_tensors, read_weights
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS
+from simgnn.outside import fault_of_import
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.trained import FEATURE_MEAN, VERTEX_VECTORS, ModelFile, Trained, find_own_layers
@@ -29,6 +31,8 @@ def export_model(trained: Trained, target: Target, out: Path) -> list[str]:
     own = described.kind not in BUILT_IN_LAYERS
     find_own_layers(trained.root)
     source = _own_source(trained) if own else ""
+    if own:
+        _import_as_trained(trained)
     layers = _layers(described, weights, target)
     beside = {name: weights[name] for name in (FEATURE_MEAN, VERTEX_VECTORS) if name in weights}
     caution = _caution(trained)
@@ -66,6 +70,23 @@ def _own_source(trained: Trained) -> str:
             "export, the module that defines it: name that module, and train again"
         )
     return source
+
+
+def _import_as_trained(trained: Trained) -> None:
+    """Import the module of the user's own layers from the source that the run kept: the file that it was imported from
+    may have been edited or deleted since. Raises :class:`ConfigError` for whatever it raises."""
+    module, kept = trained.described.kind.partition(":")[0], trained.folder / str(trained.described.own_layers)
+    spec = importlib.util.spec_from_file_location(module, kept)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[module] = loaded = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(loaded)
+    except (Exception, SystemExit) as error:  # whatever a user's module raises
+        raise ConfigError(
+            f"model.kind: got '{trained.described.kind}', but importing the source that the run kept of it raised "
+            f"{fault_of_import(error)}; what it imports must be importable here: put its folder on PYTHONPATH"
+        ) from error
 
 
 def _layers(described: ModelFile, weights: dict[str, torch.Tensor], target: Target) -> LayerText:

@@ -72,6 +72,7 @@ class Balance:
 
 
 HIT_RATE_COLUMNS = ("capacity of each level", "on the device", "in memory of the host", "both, fifo", "both, lru")
+BALANCE_TITLE = "fullest rank over the mean (1.00: all ranks have as much)"
 BALANCE_COLUMNS = ("balance", "vertices", "edges", "halo rows", "work", "cut edges")
 
 
@@ -132,16 +133,17 @@ class PartitionReport:
         quality = self.quality.as_dict()
         return {**plain, **quality, "balances": balances, "types": types, **fit, **caches, **kept}
 
-    def table(self, by: Literal["partition", "type"] = "partition") -> "pd.DataFrame":
+    def table(self, by: Literal["partition", "type", "balance"] = "partition") -> "pd.DataFrame":
         """Return the figures of the partition as one row, to be concatenated with others, or a row for each type of
-        vertex (none for a vertex-cut)."""
+        vertex, or for each choice of what is balanced, this one first (none of both for a vertex-cut)."""
         # pandas: loaded when a table is made
         import pandas as pd
 
-        if by not in ("partition", "type"):
-            raise ConfigError(f"table: got by = {by!r}, expected 'partition' or 'type'")
-        if by == "type":
-            return pd.DataFrame([asdict(balance) for balance in self.types or ()])
+        lists: dict[str, tuple[Any, ...] | None] = {"type": self.types, "balance": self.balances}
+        if by in lists:
+            return pd.DataFrame([asdict(balance) for balance in lists[by] or ()])
+        if by != "partition":
+            raise ConfigError(f"table: got by = {by!r}, expected 'partition', 'type' or 'balance'")
         return pd.DataFrame([{key: value for key, value in self.as_dict().items() if key not in LISTS}])
 
     def lines(self) -> list[tuple[str, str]]:
@@ -205,7 +207,8 @@ class PartitionReport:
         return f"PartitionReport({self.partition} of {self.graph} for {self.ranks} ranks; {share})"
 
     def _repr_html_(self) -> str:
-        return page.table(["partition", ""], self.lines())
+        html = page.table(["partition", ""], self.lines())
+        return html + (page.table(BALANCE_COLUMNS, self.balance_lines(), BALANCE_TITLE) if self.balances else "")
 
 
 def make_partition(

@@ -1,9 +1,11 @@
 """Uses the trained model of a run, for ``simgnn export`` and ``simgnn infer``."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,8 @@ from simgnn.record.trained import (
 from simgnn.tomlfile import deep_merge, load_toml, parse_override
 
 MODULE, TABLE = ".py", ".parquet"
+IMPORTED = ("torch", "torch_geometric", "numpy")
+"""Packages that exported modules import, beside Python's own."""
 COPY = "copy the run's directory again"
 
 
@@ -59,8 +63,12 @@ def export_run(run: Path, target: str, which: Which, out: Path, force: bool, tel
     if target not in ("pyg", "torch"):
         raise ConfigError(f"--to: got '{target}', expected pyg (layers of PyTorch Geometric) or torch (plain torch)")
     check_output_file(out, "--out")
-    if out.suffix != MODULE or not out.stem.isidentifier():
-        raise ConfigError(f"--out: got {out}, expected a Python module to write, such as {out.with_name('model.py')}")
+    named = out.stem.isidentifier() and not iskeyword(out.stem)
+    if out.suffix != MODULE or not named or out.stem in {*sys.stdlib_module_names, *IMPORTED}:
+        why = ", which would hide the module of that name" if named and out.suffix == MODULE else ""
+        raise ConfigError(
+            f"--out: got {out}{why}; expected a Python module to write, such as {out.with_name('model.py')}"
+        )
     trained = open_trained(run, which)
     files = [out, out.with_suffix(".pt")]
     files += [out.with_name(f"{out.stem}_layers.py")] if trained.described.own_layers is not None else []
@@ -107,7 +115,7 @@ def infer_run(
     find_own_layers(run)
     user_shape(described.kind)  # raises before minutes go into graph and partition
     graph = read_graph(experiment, None, progress)
-    _check_weights(experiment, graph, trained)
+    _check_weights(experiment, graph, trained, progress)
     graph = _with_inputs(graph, trained, source)
     artifact = obtain_partition(experiment, graph, None, progress)
     stats = with_classes(artifact.stats, described.classes, described.multilabel)
@@ -157,10 +165,15 @@ def _graph_table(stated: Mapping[str, Any], source: str | None, overrides: Seque
     return table
 
 
-def _check_weights(experiment: Experiment, graph: Graph, trained: Trained) -> None:
+def _check_weights(experiment: Experiment, graph: Graph, trained: Trained, progress: Progress) -> None:
     """Raise :class:`ConfigError` or :class:`GraphError` for weights of edges that the model cannot use. A graph without
-    any suits every model: its weights are 1."""
+    any suits every model: its weights are 1, and ``progress`` is told so where the model was trained with weights."""
     check_weights(experiment, graph)
+    if graph.csr.weights is None and trained.described.weighted:
+        progress.stage(
+            f"weights: the model was trained with weights of edges, but graph '{graph.name}' has none, or only ones: "
+            "each edge counts as 1"
+        )
     if graph.csr.weights is not None and not trained.described.weighted:
         raise GraphError(
             f"graph '{graph.name}' has weights of edges, but the model of {trained.root} was trained without; leave "

@@ -174,6 +174,8 @@ def _describe(annotation: Any, metadata: Sequence[Any] = ()) -> str:
         return shown(names[0]) if len(names) == 1 else "one of " + ", ".join(map(shown, names))
     if origin is tuple:
         return f"a list, each entry {_describe(get_args(annotation)[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "a table"
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     return words.get(annotation, str(annotation)) + _bounds(metadata)
 

@@ -138,7 +138,9 @@ def _check_finite(array: NDArray[Any], where: str) -> None:
     for first in range(0, len(array), CHUNK_ROWS):
         part = array[first : first + CHUNK_ROWS]
         # a sum is NaN or Inf when a term is; only then is the place looked for
-        if not np.isfinite(np.sum(part, dtype=np.float64)):
+        with np.errstate(over="ignore"):  # finite numbers may have a sum that is not
+            total = np.sum(part, dtype=np.float64)
+        if not np.isfinite(total):
             bad = np.argwhere(~np.isfinite(part))
             if len(bad):
                 vertex, column = (int(k) for k in bad[0])
@@ -182,9 +184,8 @@ def checked_labels(value: Any, classes: int, vertices: int, where: str) -> tuple
     if high < 0 <= low + 1:
         raise GraphError(f"{where}: no vertex has a label (all are -1 or empty): leave the labels out")
     if low < -1 or (classes and high >= classes):
-        raise GraphError(
-            f"{where}: labels must lie in 0..{(classes or high + 1) - 1} (-1 = no label); got {low}..{high}"
-        )
+        allowed = f"lie in 0..{classes - 1}" if classes else "be 0 or more"
+        raise GraphError(f"{where}: labels must {allowed} (-1 = no label); got {low}..{high}")
     return labels, classes or high + 1, False
 
 

@@ -22,7 +22,10 @@ from simgnn.graph.readers.vertex_rows import (
 from simgnn.graph.readers.vertex_table import SUFFIXES
 from simgnn.graph.splits import SPLIT_NAMES, shared_masks
 from simgnn.graph.vertex_ids import ListedIds, positions, shown_id
+from simgnn.outside import followed
 
+FILES = ("features", "labels", "splits")
+"""Keys of ``[graph]`` that state a file."""
 Find = Callable[[str, str], Path]
 """Finds the path that a key of ``[graph]`` states, as ``find(text, key)``."""
 
@@ -40,7 +43,17 @@ class SideFiles:
     @classmethod
     def read(cls, options: Mapping[str, Any], find: Find) -> "SideFiles":
         """Read the files that options of ``[graph]`` state. Raises :class:`GraphError`."""
-        features, labels, splits = (options.get(key) for key in ("features", "labels", "splits"))
+        splits = options.get("splits")
+        found = {key: find(options[key], f"graph.{key}") for key in FILES if isinstance(options.get(key), str)}
+        for key, file in (("feature_columns", "features"), ("label_column", "labels"), ("split_column", "splits")):
+            if options.get(key) is not None and (file not in found or not _has_columns(found[file])):
+                got = found[file].name if file in found else "a table"
+                raise GraphError(
+                    f"graph.{key}: got {options[key]!r:.80}, expected none: it is a column of graph.{file}, and {got} "
+                    "has none; remove it"
+                )
+        # one file may be stated in two ways: columns of labels are no features
+        options = {**options, **{key: str(followed(path)) for key, path in found.items()}}
         parts: Rows | Mapping[str, Rows] | Mapping[str, float] | None = None
         seed = 0
         if isinstance(splits, Mapping):
@@ -52,11 +65,11 @@ class SideFiles:
             else:
                 parts = {part: float(share) for part, share in given.items()}
         elif splits is not None:
-            path = find(splits, "graph.splits")
+            path = found["splits"]
             parts = read_split_folder(path, options) if path.is_dir() else read_split_names(path, options)
         return cls(
-            None if features is None else read_features(find(features, "graph.features"), options),
-            None if labels is None else read_labels(find(labels, "graph.labels"), options),
+            read_features(found["features"], options) if "features" in found else None,
+            read_labels(found["labels"], options) if "labels" in found else None,
             parts,
             seed,
         )
@@ -120,6 +133,10 @@ class SideFiles:
         notes = (*graph.notes, f"splits: {told}{' (those of the source are not used)' if replaced else ''}")
         fields: dict[str, Any] = {f"{part}_mask": masks.get(part) for part in MASKS}
         return replace(graph, notes=notes, **fields)
+
+
+def _has_columns(path: Path) -> bool:
+    return not path.is_dir() and path.suffix.lower() != ".npy"
 
 
 def _joined(rows: Rows) -> str:

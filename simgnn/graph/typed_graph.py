@@ -94,7 +94,7 @@ class TypedGraph:
         why = f"{len(alike)} relations are called so; " if alike else ""
         raise GraphError(
             f"graph.relation: got '{stated}', expected a relation of {self.where}: {why}{_listed(whole)}"
-            f"{nearest(text, tuple(whole))}"
+            f"{nearest(text, (*whole, *(name[1] for name in self.relations)))}"
         )
 
     def _merged(self, types: Sequence[str], relations: Sequence[RelationName], symmetrise: bool) -> Graph:

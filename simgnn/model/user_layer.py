@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from simgnn.errors import ConfigError
 from simgnn.model.costs import Piece
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec, parameter_count
+from simgnn.outside import fault_of_import
 
 SEGMENTS = ("prepare", "aggregate", "update")
 T = TypeVar("T")
@@ -38,7 +39,7 @@ def _defines_forward(found: Any) -> bool:
 
 
 def load_user_class(kind: str) -> Any:
-    """Import "package.module:Class"; raises :class:`ConfigError` if the module or the class cannot be found."""
+    """Import "package.module:Class"; raises :class:`ConfigError` if importing it fails or there is no such class."""
     module_name, _, class_name = kind.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -46,6 +47,10 @@ def load_user_class(kind: str) -> Any:
         raise ConfigError(
             f"model.kind = '{kind}': cannot import '{module_name}' ({error}); put its folder on PYTHONPATH, "
             f"or use a built-in layer: {', '.join(BUILT_IN_LAYERS)}"
+        ) from error
+    except (Exception, SystemExit) as error:  # whatever a user's module raises
+        raise ConfigError(
+            f"model.kind = '{kind}': importing '{module_name}' raised {fault_of_import(error)}; correct that file"
         ) from error
     found = getattr(module, class_name, None)
     if found is None:
@@ -78,8 +83,9 @@ def parameters_of(layer: LayerSpec) -> int:
     found = load_user_class(layer.kind)
     try:
         module = found(layer.width_in, layer.width_out, activation=layer.activation)
-    except TypeError as error:
+    except (Exception, SystemExit) as error:  # whatever a user's class raises
+        reason = error if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
         raise ConfigError(
-            f"model.kind = '{layer.kind}': Class(width_in, width_out, activation=bool) raised: {error}"
+            f"model.kind = '{layer.kind}': Class(width_in, width_out, activation=bool) raised: {reason}"
         ) from error
     return sum(int(parameter.numel()) for parameter in module.parameters())

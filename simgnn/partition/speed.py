@@ -10,8 +10,8 @@ from simgnn.outside import read_json
 from simgnn.tomlfile import write_atomically
 
 FILE = "partition-speed.json"
-LEAST_S = 0.2
-"""A shorter run says nothing of a longer one."""
+LEAST_EDGES = 500_000
+"""A smaller graph says nothing of a larger one: loading the partitioner takes longer than its work."""
 
 
 def expected_seconds(folder: Path, label: str, edges: int) -> float | None:
@@ -23,7 +23,7 @@ def expected_seconds(folder: Path, label: str, edges: int) -> float | None:
 
 def remember(folder: Path, label: str, edges: int, seconds: float) -> None:
     """Keep how many edges a second the partitioner ``label`` divided."""
-    if seconds >= LEAST_S and edges:
+    if edges >= LEAST_EDGES and seconds > 0.0:
         write_atomically(folder / FILE, json.dumps(_speeds(folder) | {label: edges / seconds}, indent=1) + "\n")
 
 

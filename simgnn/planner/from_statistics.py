@@ -11,6 +11,7 @@ from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
 from simgnn.outside import expanded
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.epoch_work import epoch_weights
 from simgnn.registry import shipped
 
 STATISTICS = "stats:"
@@ -164,4 +165,11 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
             f"partition.kind: got '{stated.label}', but the partition in {path} was made with '{maker}', a partitioner "
             f"of your own: set partition.kind = '{maker}'"
         )
-    return experiment.model_copy(update={"partition": found.model_validate(dict(known))}), stats
+    chosen = experiment.model_copy(update={"partition": found.model_validate(dict(known))})
+    if "weights" in known and known["weights"] != epoch_weights(experiment, stats.facts, lambda _: None):
+        note = (
+            f"the partition in {path.name} balances the work of another model than the experiment's: a run of this "
+            "experiment divides the graph otherwise; partition the graph with this model (simgnn partition --stats)"
+        )
+        stats = replace(stats, notes=(*stats.notes, note))
+    return chosen, stats

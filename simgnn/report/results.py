@@ -130,8 +130,9 @@ def _ordinal(number: int) -> str:
 
 def heading(result: Result) -> str:
     """Return a title: the experiment, whether it was predicted or measured, ranks, hosts, epochs and the status."""
-    how, hosts = "predicted" if result.backend == "sim" else "measured", "hosts" if result.hosts > 1 else "host"
-    where = f"{result.ranks} ranks, {result.hosts} {hosts}, {result.epochs} epochs"
+    how = "predicted" if result.backend == "sim" else "measured"
+    counts = {"rank": result.ranks, "host": result.hosts, "epoch": result.epochs}
+    where = ", ".join(f"{count} {one}{'s' * (count != 1)}" for one, count in counts.items())
     return f"{result.name}: {how} on {where} ({result.status})"
 
 

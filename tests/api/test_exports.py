@@ -40,8 +40,17 @@ RESULTS = {
     "run": Run,
     "simulate": Prediction,
 }
+OUTCOME = {"directory": "", "result": "", "table": "by='experiment'", "timeline": "epoch=None"}
+FIGURES = (
+    "graph", "vertices", "edges", "partition", "kind", "ranks", "quality", "balances", "types", "made_now", "digest",
+    "path",
+)  # fmt: skip
+TEXTS = ("as_dict", "lines", "type_lines", "balance_lines")
 MEMBERS: dict[type, dict[str, str]] = {
-    Outcome: {"directory": "", "result": "", "table": "by='experiment'", "timeline": "epoch=None"},
+    Outcome: OUTCOME,
+    Prediction: {**OUTCOME, **dict.fromkeys(("prepared", "chosen", "simulation", "spread"), "")},
+    Run: {**OUTCOME, **dict.fromkeys(("experiment", "losses", "accuracies"), "")},
+    PartitionReport: {**dict.fromkeys((*FIGURES, *TEXTS), ""), "table": "by='partition'"},
     RunComparison: {"comparison": "", "sides": "", "table": "by='op'", "timeline": "epoch=None"},
     Calibrated: {"calibration": "", "path": "", "profile": "", "samples": "", "table": "", "report": "file"},
     Listing: {"names": "", "rows": "", "table": ""},

@@ -157,8 +157,12 @@ def test_a_partition_is_measured_and_kept(small: Path, tmp_path: Path, capsys: p
     assert {**found.as_dict(), "made_now": False} == json.loads(capsys.readouterr().out)
     assert found.table()["edge_cut"].tolist() == [found.quality.edge_cut]
     assert found.table("type")["vertices"].sum() == found.vertices
+    balances = found.table("balance")
+    assert (balances["choice"].tolist()[0], len(balances)) == ("auto", 3)
+    assert balances["work"].tolist() == [balance.work for balance in found.balances or ()]
+    assert "cut edges" in found._repr_html_()
     cut = simgnn.make_partition(small, ranks=3, set={"partition.kind": "ebv"})
-    assert len(cut.table("type")) == 0
+    assert len(cut.table("type")) == len(cut.table("balance")) == 0
     assert "mirrors" in cut._repr_html_()
     source = {"graph.source": f"stats:{tmp_path / 's.toml'}"}
     assert simgnn.simulate("vanilla", set=source, ranks=3, hardware=PROFILE).result.ranks == 3

@@ -58,7 +58,7 @@ def test_what_cannot_be_exported_is_refused(small: Path, tmp_path: Path, capsys:
     ):
         assert invoke(["export", *words, "--out", str(out)]) == 2
         assert told in " ".join(capsys.readouterr().err.split())
-    for name in ("model.txt", "my-model.py"):
+    for name in ("model.txt", "my-model.py", "class.py", "torch.py", "random.py"):
         assert invoke(["export", str(prepared), "--to", "pyg", "--out", str(tmp_path / name)]) == 2
         assert "expected a Python module" in " ".join(capsys.readouterr().err.split())
     assert not out.exists()

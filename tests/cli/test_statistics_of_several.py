@@ -157,6 +157,21 @@ def test_results_note_that_nothing_says_what_was_counted(several: Path, capsys: 
     assert noted_origin()
 
 
+def test_results_note_that_a_partition_was_balanced_for_another_model(
+    several: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def noted(*words: str) -> bool:
+        capsys.readouterr()
+        assert simulated(several, "--ranks", "2", *words) == 0
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        return any("balances the work of another model" in note for note in notes)
+
+    model = tomllib.loads((several.parent / "small.toml").read_text())["model"]
+    same = [word for key, value in model.items() for word in ("--set", f"model.{key}={value}")]
+    assert not noted(*same)
+    assert noted(*same, "--set", "model.kind=sage", "--set", "model.layers=3")
+
+
 def test_the_page_describes_every_key_and_table_and_its_example_is_read(several: Path, tmp_path: Path) -> None:
     (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
     (tmp_path / "hand.toml").write_text(example)

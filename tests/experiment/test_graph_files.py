@@ -64,3 +64,4 @@ def test_faults_name_their_key(keys: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_experiment(tmp_path / "mine.toml")
     assert f"graph.{keys.split(' = ')[0]}: got " in str(caught.value)
+    assert "<class" not in str(caught.value)

@@ -29,6 +29,7 @@ def test_a_gpu_is_one_ranks_and_its_idle_process_lies_elsewhere() -> None:
 TEXTS = [
     (round(66.4 * GIB), 80 * GIB, [3], "Peak 66.4 of 80 GiB (83 %) on rank 3"),
     (96 * 2**20, 80 * GIB, [0], "Peak 96 MiB of 80 GiB (0.12 %) on rank 0"),
+    (2**20, 80 * GIB, [0], "Peak 1 MiB of 80 GiB (< 0.01 %) on rank 0"),
     (GIB, None, [0], "Peak 1 GiB on rank 0"),
     (3 * GIB, 16 * GIB, [0, 1, 2, 5], "Peak 3 of 16 GiB (19 %) on host 0 (ranks 0-2, 5)"),
 ]

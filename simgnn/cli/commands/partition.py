@@ -69,7 +69,13 @@ def command(
     partition.kind=rapa --hardware mixed-pcie3-8[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.api.partition import BALANCE_COLUMNS, DEVICE_COLUMNS, HIT_RATE_COLUMNS, make_partitions
+    from simgnn.api.partition import (
+        BALANCE_COLUMNS,
+        BALANCE_TITLE,
+        DEVICE_COLUMNS,
+        HIT_RATE_COLUMNS,
+        make_partitions,
+    )
 
     counts = rank_counts(ranks)
     loaded = [experiment_of(experiment, overrides, ranks=one, hardware=hardware, trains=False) for one in counts]
@@ -80,8 +86,7 @@ def command(
     for report in reports:
         print_table("", ["partition", ""], report.lines(), left=2)
         if report.balances:
-            title = "fullest rank over the mean (1.00: all ranks have as much)"
-            print_table(title, BALANCE_COLUMNS, report.balance_lines())
+            print_table(BALANCE_TITLE, BALANCE_COLUMNS, report.balance_lines())
         if report.fit is not None:
             print_table("devices of the ranks, by the hardware profile", DEVICE_COLUMNS, report.device_lines())
             print_table(f"what suits them (costs: {report.fit.status})", *report.fit_lines())

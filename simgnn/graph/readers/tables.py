@@ -32,7 +32,6 @@ from simgnn.progress import SILENT, Progress
 
 SOURCES = ("source", "src", "from", "u", "head")
 TARGETS = ("target", "dst", "destination", "to", "v", "tail")
-PARQUET_COLUMNS = (("source", "target"), ("src", "dst"))
 MOST_DIGITS = 18
 """Digits of a number of vertices, all of which fit into an int64."""
 
@@ -176,9 +175,11 @@ def _explained(path: Path, expected: str) -> Iterator[None]:
 
 
 def _have_names(row: list[str], ids: IdChoice, path: Path) -> bool:
-    """Whether the ids in the first row of data are names rather than whole numbers."""
+    """Whether the ids are names rather than whole numbers, by the first row of data and by the ids of its tables."""
     if ids.mode != "auto":
         return ids.mode == "names"
+    if any(not pa.types.is_int64(table.ids.type) for table in ids.listed):
+        return True  # such as 007, which as a number were 7
     odd = [field for field in row if not is_whole(field)]
     if odd and is_number(odd[0]):
         raise GraphError(f"{path}: not an edge list: got the id '{odd[0]}', expected whole numbers or names")
@@ -209,8 +210,8 @@ def read_parquet(
     ids: IdChoice = UNSTATED,
     progress: Progress = SILENT,
 ) -> Graph:
-    """Read the columns ``source`` and ``target`` (or ``src`` and ``dst``, or those that ``columns`` states), integers
-    or text, and the column of weights (:class:`WeightChoice`), batch by batch. ``vertices``: V; default: the file's
+    """Read the columns that are called as ``SOURCES`` and ``TARGETS`` (or those that ``columns`` states), integers or
+    text, and the column of weights (:class:`WeightChoice`), batch by batch. ``vertices``: V; default: the file's
     metadata entry ``vertices``, else the largest id + 1. ``ids``: see :class:`IdChoice`. Other columns are left out and
     noted. Raises :class:`GraphError`."""
     pieces = Pieces(path)
@@ -254,8 +255,7 @@ def _parquet_pair(names: list[str], columns: EdgeColumns, path: Path) -> tuple[s
     for stated, key in ((columns.source, "graph.source_column"), (columns.target, "graph.target_column")):
         if stated is not None and stated not in names:
             raise GraphError(f"{key}: got {stated!r}, expected a column of {path}: {', '.join(names[:20]) or 'none'}")
-    known = next((pair for pair in PARQUET_COLUMNS if set(pair) <= set(names)), (None, None))
-    source, target = columns.source or known[0], columns.target or known[1]
+    source, target = columns.source or _known(names, SOURCES), columns.target or _known(names, TARGETS)
     if source is None or target is None:
         found = ", ".join(names) or "none"
         raise GraphError(
@@ -263,6 +263,12 @@ def _parquet_pair(names: list[str], columns: EdgeColumns, path: Path) -> tuple[s
             "graph.target_column"
         )
     return str(source), str(target)
+
+
+def _known(names: list[str], known: tuple[str, ...]) -> str | None:
+    """Return the column with the first of the ``known`` names, in any case; None: there is none."""
+    lowered = [name.lower() for name in names]
+    return next((names[lowered.index(name)] for name in known if name in lowered), None)
 
 
 def _is_text(kind: pa.DataType, name: str, path: Path) -> bool:
@@ -287,7 +293,6 @@ def _edge_columns(layout: TextLayout, columns: EdgeColumns, path: Path) -> tuple
                 f"from 1 to {len(fields)} for a list without a header ({path}), or two names in its header"
             )
         return False, int(stated[0] or 0) - 1, int(stated[1] or 0) - 1
-    lowered = [field.lower() for field in fields]
     found: list[int | None] = []
     for column, names, key in (
         (columns.source, SOURCES, "graph.source_column"),
@@ -295,8 +300,8 @@ def _edge_columns(layout: TextLayout, columns: EdgeColumns, path: Path) -> tuple
     ):
         if column is not None and column not in fields:
             raise GraphError(f"{key}: got {column!r}, expected a column of {path}: {', '.join(fields[:20])}")
-        known = next((lowered.index(name) for name in names if name in lowered), None)
-        found.append(known if column is None else fields.index(str(column)))
+        taken = _known(fields, names) if column is None else str(column)
+        found.append(None if taken is None else fields.index(taken))
     if found[0] is not None and found[1] is not None:
         return True, found[0], found[1]
     header = not all(is_whole(field) for field in fields[:2])

@@ -1,8 +1,12 @@
 """Tables as text (CSV, TSV and the like, plain or gzip): separator, header, comments, and columns read in blocks."""
 
+import csv as plain_csv
 import gzip
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import IO, cast
 
@@ -12,6 +16,7 @@ from pyarrow import csv
 from simgnn.errors import GraphError
 
 COMMENTS = (b"#", b"%")
+"""A line that begins with one is a comment, unless it has as many fields as the data before it: names may begin so."""
 SEPARATORS = "\t,; "
 EMPTY = ["", "nan", "NaN", "NAN", "NA", "null"]
 BLOCK_BYTES = 1 << 22
@@ -42,18 +47,41 @@ class TextLayout:
 def layout_of(path: Path, stream: IO[bytes]) -> TextLayout | None:
     """Find the layout from the first two lines that are neither blank nor comments, and rewind the stream. None for a
     file without lines. Raises :class:`GraphError` for a file that is not text."""
-    lines = _first_lines(stream, path)
+    found: TextLayout | None = None
+    for line in _lines(stream, path):
+        if _is_comment(line, found):
+            continue
+        try:
+            text = line.decode("utf-8").lstrip("\ufeff").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise GraphError(f"{path}: not text ({error}); an edge list is two numbers a line") from error
+        if found is not None:
+            found = replace(found, second=fields_of(text, found.separator))
+            break
+        unquoted = re.sub('"[^"]*"', "", text)
+        separator = next((mark for mark in SEPARATORS if mark in unquoted), None)
+        found = TextLayout(separator, fields_of(text, separator), [])
     stream.seek(0)
-    if not lines:
-        return None
-    separator = next((mark for mark in SEPARATORS if mark in lines[0]), None)
-    first, second = ([] if line is None else fields_of(line, separator) for line in (*lines, None)[:2])
-    return TextLayout(separator, first, second)
+    return found
 
 
 def fields_of(line: str, separator: str | None) -> list[str]:
     """Split a line into its fields, without quotation marks and blanks around them."""
-    return [field.strip().strip('"') for field in ([line] if separator is None else line.split(separator))]
+    fields = [line]
+    if separator is not None:
+        fields = line.split(separator)
+        if '"' in line:  # a separator between quotation marks separates nothing
+            with suppress(plain_csv.Error):  # a field of very many characters
+                fields = next(plain_csv.reader([line], delimiter=separator, skipinitialspace=True), fields)
+    return [field.strip().strip('"') for field in fields]
+
+
+def _is_comment(line: bytes, data: TextLayout | None) -> bool:
+    """Whether a line is a comment. ``data``: the layout of the lines before it; None if these are comments, too."""
+    if not line.lstrip().startswith(COMMENTS):
+        return False
+    text = line.decode("utf-8", "replace").rstrip("\r\n")
+    return data is None or len(fields_of(text, data.separator)) != len(data.fields)
 
 
 def text_columns(
@@ -64,7 +92,7 @@ def text_columns(
     names = [f"c{k}" for k in range(len(layout.fields))]
     types = {names[k]: kind for k, kind in kinds.items()}
     yield from csv.open_csv(
-        pa.PythonFile(_WithoutComments(stream), mode="r"),
+        pa.PythonFile(_WithoutComments(stream, layout), mode="r"),
         read_options=csv.ReadOptions(column_names=names, skip_rows=int(header), block_size=BLOCK_BYTES),
         # a separator that no line of one column holds
         parse_options=csv.ParseOptions(delimiter=layout.separator or "\x1f"),
@@ -94,8 +122,9 @@ class _WithoutComments:
 
     closed = False
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], layout: TextLayout) -> None:
         self.stream, self.ready, self.tail, self.done = stream, b"", b"", False
+        self.layout, self.begun = layout, False
 
     def read(self, size: int = -1) -> bytes:
         while not self.ready and not self.done:
@@ -115,24 +144,23 @@ class _WithoutComments:
             text, newline, self.tail = (self.tail + data).rpartition(b"\n")
             text += newline
         if any(mark in text for mark in COMMENTS) or b"\n\n" in text or b"\n\r\n" in text:
-            text = b"".join(line for line in text.splitlines(keepends=True) if line.strip() and not _comment(line))
+            text = b"".join(line for line in text.splitlines(keepends=True) if line.strip() and self._is_data(line))
+        self.begun = self.begun or bool(text)
         self.ready = text
 
+    def _is_data(self, line: bytes) -> bool:
+        found = not _is_comment(line, self.layout if self.begun else None)
+        self.begun = self.begun or found
+        return found
 
-def _comment(line: bytes) -> bool:
-    return line.lstrip().startswith(COMMENTS)
 
-
-def _first_lines(stream: IO[bytes], path: Path) -> list[str]:
-    found: list[str] = []
-    while line := stream.readline(LONGEST_LINE):
+def _lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
+    """Yield the lines that are not blank."""
+    for number in count(1):
+        line = stream.readline(LONGEST_LINE)
         if len(line) == LONGEST_LINE:
-            raise GraphError(f"{path}: line {len(found) + 1} has more than {LONGEST_LINE:,} bytes; expected a table")
-        if line.strip() and not _comment(line):
-            try:
-                found.append(line.decode("utf-8").lstrip("\ufeff").rstrip("\r\n"))
-            except UnicodeDecodeError as error:
-                raise GraphError(f"{path}: not text ({error}); an edge list is two numbers a line") from error
-            if len(found) == 2:
-                break
-    return found
+            raise GraphError(f"{path}: line {number} has more than {LONGEST_LINE:,} bytes; expected a table")
+        if not line:
+            return
+        if line.strip():
+            yield line

@@ -17,6 +17,7 @@ from simgnn.errors import ConfigError, GraphError
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import with_centred_features
 from simgnn.graph.store import save_graph
+from simgnn.progress import Progress
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 from tests.executor.forked import forked_ranks
@@ -153,13 +154,18 @@ def test_weights_of_edges(tmp_path: Path) -> None:
         folders[name] = case.prepared(graph, tmp_path / name, 2)
     expected = dict(zip(folders, evaluated_scores(list(folders.values()), 2, tmp_path / "ranks"), strict=True))
 
+    told: list[str] = []
+
     def scores(run: str, graph: str | None = None, *overrides: str) -> torch.Tensor:
         source = None if graph is None else str(tmp_path / f"{graph}.graph")
-        infer_run(folders[run], source, overrides, 3, "last", tmp_path / "scores.parquet", QUIET)
+        told.clear()
+        infer_run(folders[run], source, overrides, 3, "last", tmp_path / "scores.parquet", Progress(told.append))
         return _table(tmp_path / "scores.parquet")[0]
 
     assert relative_error(scores("weighted"), expected["weighted"]) <= BOUND["float64"]
+    assert not any("counts as 1" in line for line in told)
     unweighted = scores("weighted", "plain")
+    assert any("has none, or only ones: each edge counts as 1" in line for line in told)
     assert relative_error(unweighted, expected["weighted"]) > 1e-3
     assert torch.equal(unweighted, scores("weighted", "weighted", "graph.weights=ignore"))
     with pytest.raises(GraphError, match=r"trained without.*--set graph\.weights=ignore"):
