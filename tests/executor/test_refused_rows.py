@@ -36,10 +36,13 @@ RUNS = {
     "sums of replicas": ("cdfgnn", "model.order=transform-first"),
     "blocks": ("cagnet", "codec.kind=linear", "model.order=transform-first"),
 }  # fmt: skip
+SLOW = {"as many as chance has it"}
 
 
 @pytest.mark.usefixtures("forked_ranks")
-@pytest.mark.parametrize("case", RUNS)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if case in SLOW else []) for case in RUNS]
+)
 def test_the_vertex_is_named_and_the_status_is_that_of_bad_input(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
