@@ -112,6 +112,14 @@ def test_what_means_nothing_is_rejected(
     assert not out.exists()
 
 
+def test_the_way_out_that_a_refusal_names_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """The shipped system states adaptive bits, so that leaving them out would change nothing."""
+    alone = ["simulate", "adaqp", "--ranks", "1", *stated(*PLACE), "--hardware", str(HARDWARE)]
+    assert invoke(alone) == 2
+    assert "or set codec.bits = 8" in capsys.readouterr().err
+    assert invoke([*alone, *stated("codec.bits=8")]) == 0
+
+
 @pytest.mark.parametrize(("system", "key"), [("distdgl", "codec.kind"), ("cagnet", "codec.bits")])
 def test_one_fault_is_named_once(system: str, key: str) -> None:
     with pytest.raises(ConfigError) as caught:
