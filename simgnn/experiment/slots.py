@@ -92,7 +92,8 @@ def settled(
                 options = getattr(choices, name)
                 default = type(options).model_fields[option].default
                 if stated((name, option)):
-                    got, expected = shown(getattr(options, option)), shown(default)
+                    expected = "no value" if default is None else shown(default)
+                    got = shown(getattr(options, option))
                     message = f"got {got} with {choice}, expected {expected}, the default: {why}"
                     problems.append(line((name, option), message, origin))
                 else:

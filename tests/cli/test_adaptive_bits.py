@@ -112,6 +112,20 @@ def test_what_means_nothing_is_rejected(
     assert not out.exists()
 
 
+def test_the_way_out_that_a_refusal_names_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """The shipped system states adaptive bits, so that leaving them out would change nothing."""
+    alone = ["simulate", "adaqp", "--ranks", "1", *stated(*PLACE), "--hardware", str(HARDWARE)]
+    assert invoke(alone) == 2
+    assert "or set codec.bits = 8" in capsys.readouterr().err
+    assert invoke([*alone, *stated("codec.bits=8")]) == 0
+
+
+def test_an_option_that_is_unset_by_default_is_told_to_be_left_unset(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = stated("codec.bits=8", "codec.expected_bits=4")
+    assert invoke(["simulate", "adaqp", "--ranks", "2", *settings, "--hardware", str(HARDWARE)]) == 2
+    assert "codec.expected_bits: got 4.0 with codec.bits = 8, expected no value, the default" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("system", "key"), [("distdgl", "codec.kind"), ("cagnet", "codec.bits")])
 def test_one_fault_is_named_once(system: str, key: str) -> None:
     with pytest.raises(ConfigError) as caught:

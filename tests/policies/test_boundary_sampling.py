@@ -186,6 +186,13 @@ def test_what_means_nothing_is_refused(case: str, capsys: pytest.CaptureFixture[
     assert not out.exists()
 
 
+def test_a_refusal_of_resent_inputs_says_that_drawn_ones_travel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["simulate", "bnsgcn", "--ranks", "2", "--set", "communication.resend_inputs=true"]) == 2
+    message = capsys.readouterr().err
+    assert "each epoch sends those rows that it draws" in message
+    assert "sent once" not in message, "input rows of layer 1 are sent in every epoch"
+
+
 def test_a_layer_of_the_users_own_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "own_layer.py").write_text(
         "import torch\n\n\nclass Own(torch.nn.Module):\n"

@@ -286,7 +286,7 @@ class AdaptiveCodes(AssignsBits, ABC):
         return [
             f"codec.bits: got '{self.bits}', expected a number: no rows travel between ranks while they train (one "
             "rank, parts that share no edge, or one layer, whose inputs are sent once), so that there are none to "
-            "assign bits to; use more ranks or layers, or leave codec.bits out"
+            "assign bits to; use more ranks or layers, or set codec.bits = 8"
         ]
 
     def scheduled(self, program: Program, epochs: int) -> Mapping[str, IntArray]:

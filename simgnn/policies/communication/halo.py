@@ -42,10 +42,13 @@ class Halo(Communication):
         resent = choices.freshness.exact or choices.freshness.caches_halo
         if self.resend_inputs and not (resent and not choices.codec.encodes):
             other = choices.codec if resent else choices.freshness
+            why = "input rows never change, so they are sent once, exactly"
+            if not resent and choices.freshness.draws_rows:
+                why = "each epoch sends those rows that it draws, of layer 1 too, and no others"
             yield Refusal(
                 "communication", "resend_inputs",
-                f"got true with {other.slot}.kind = '{other.label}', expected false: input rows never change, so they "
-                "are sent once, exactly; leave it out, or send all rows as they are",
+                f"got true with {other.slot}.kind = '{other.label}', expected false: {why}; leave it out, or send all "
+                "rows as they are",
             )  # fmt: skip
 
     def sizes(self, stats: PartitionStats, item_bytes: int) -> "HaloSizes":
