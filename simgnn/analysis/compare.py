@@ -90,9 +90,11 @@ class OpDifference:
 @dataclass(frozen=True)
 class Communication:
     """Seconds of communication in a typical epoch, the mean over ranks of what both results state of each
-    (:class:`~simgnn.record.result.RankTimes`). ``wait`` for other ranks and ``transfer`` add up to ``total``;
-    ``exposed``: the part of it during which no op of the rank computes."""
+    (:class:`~simgnn.record.result.RankTimes`). ``total``: waiting for other ranks and transfers together;
+    ``wait`` and ``transfer``: both apart, whose typical values need not add up to it; ``exposed``: the part of it
+    during which no op of the rank computes."""
 
+    total: Difference
     wait: Difference
     transfer: Difference
     exposed: Difference
@@ -107,15 +109,11 @@ class Communication:
             sides = ([getattr(rank, field) for rank in result.per_rank] for result in (predicted, measured))
             return Difference(name, *(float(np.mean(seconds)) for seconds in sides))
 
-        return cls(mean("wait", "wait_s"), mean("transfer", "comm_total_s"), mean("exposed", "comm_exposed_s"))
-
-    @property
-    def total(self) -> Difference:
-        """Waiting and transfers together."""
-        return Difference(
-            "total",
-            self.wait.predicted_s + self.transfer.predicted_s,
-            self.wait.measured_s + self.transfer.measured_s,
+        return cls(
+            mean("total", "all_communication_s"),
+            mean("wait", "wait_s"),
+            mean("transfer", "comm_total_s"),
+            mean("exposed", "comm_exposed_s"),
         )
 
     @property

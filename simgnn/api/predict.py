@@ -396,6 +396,7 @@ def _times(simulation: Simulation, spread: Spread) -> dict[str, Any]:
     times = {name: getattr(simulation, name) for name in ("compute_s", "wait_s", "comm_total_s", "comm_exposed_s")}
     for waiting in ("wait_s", "comm_exposed_s"):
         times[waiting] = np.maximum(times[waiting] + spread.wait_s, 0.0)
+    times["communication_s"] = times["wait_s"] + times["comm_total_s"]
     times = {name: typical(values, kinds).tolist() for name, values in times.items()}
     return {
         "epoch_s": spread.epoch_s,

@@ -40,13 +40,20 @@ class RankTimes(_Table):
 
     ``compute_s``: ops that do not communicate. ``wait_s``: from the issue of a group op to the latest issue in its
     group. ``comm_total_s``: from start to end of communication ops. ``comm_exposed_s``: the part of waiting and
-    transfer during which the rank computes nothing.
+    transfer during which the rank computes nothing. ``communication_s``: waiting and transfers of an epoch together,
+    of which the median differs from the sum of both medians; null in results of earlier versions.
     """
 
     compute_s: float
     wait_s: float
     comm_total_s: float
     comm_exposed_s: float
+    communication_s: float | None = None
+
+    @property
+    def all_communication_s(self) -> float:
+        """Seconds of waiting and transfers together; never below ``comm_exposed_s`` but in earlier results."""
+        return self.wait_s + self.comm_total_s if self.communication_s is None else self.communication_s
 
 
 class JitterCorrection(_Table):

@@ -132,6 +132,7 @@ def rank_times(columns: Columns, ranks: int, calendar: Calendar) -> list[RankTim
     chosen = np.zeros((columns.epochs, ranks), dtype=np.bool_)
     chosen[columns.epoch, columns.rank] = True
     found = times_by_rank(columns, ranks)
+    found["communication_s"] = found["wait_s"] + found["comm_total_s"]
     kinds = kinds_of(calendar, columns.epochs)
 
     def of_rank(rank: int) -> RankTimes:

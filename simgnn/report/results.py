@@ -78,7 +78,7 @@ def communication_s(result: Result) -> float | None:
 def communication_total_s(result: Result) -> float | None:
     """Return the seconds of all communication of the same rank: waiting and transfers, hidden or not."""
     slowest = _most_exposed(result)
-    return None if slowest is None else slowest.wait_s + slowest.comm_total_s
+    return None if slowest is None else slowest.all_communication_s
 
 
 def _most_exposed(result: Result) -> RankTimes | None:

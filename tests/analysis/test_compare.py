@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -10,9 +11,11 @@ from simgnn.analysis.compare import compare_runs
 from simgnn.cli.main import invoke
 from simgnn.cli.tables.one_result import show_result
 from simgnn.errors import ConfigError
+from simgnn.program.calendar import Calendar
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.result import RankTimes, Result, read_result, write_result
 from simgnn.record.rundir import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, read_table, write_table
+from simgnn.record.summary import Columns, rank_times
 from simgnn.record.traffic import Traffic
 from simgnn.report.perfetto import write_perfetto
 from simgnn.report.results import result_lines
@@ -143,6 +146,16 @@ def test_energy_of_an_epoch_is_compared_where_both_know_it(tmp_path: Path, capsy
     assert found.as_dict()["energy_of_an_epoch"]["predicted_J"] == 44
     print_comparison(found)
     assert "energy of an epoch: predicted 44 J, measured unknown (no counters)" in capsys.readouterr().out
+
+
+def test_what_is_exposed_is_never_more_than_all_communication() -> None:
+    """One epoch waits for 4 s and one transfers for 4 s: the medians of both are zero, that of their sum is not."""
+    waits, moves, begins = np.array([0.0, 4.0, 0.0, 0.0]), np.array([0.0, 0.0, 4.0, 0.0]), 10.0 * np.arange(4)
+    zeros = np.zeros(4, np.int64)
+    columns = Columns(zeros, np.arange(4), 4, begins, begins + waits, begins + waits + moves, zeros > 0, {})
+    (times,) = rank_times(columns, 1, Calendar("steady"))
+    assert (times.wait_s, times.comm_total_s) == (0.0, 0.0)
+    assert times.comm_exposed_s == times.all_communication_s == 4.0
 
 
 def test_what_of_the_communication_is_exposed_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

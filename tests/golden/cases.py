@@ -7,9 +7,9 @@ cached bytes follow from training, which depends on the processor, so they are c
 All fields but the two digests are those of commit 6937e02, before policies said everything about themselves. Digests
 were recorded anew after it, since the stored form of programs changed: ops name an ``action``, a ``form`` or a
 ``segment`` where options and ``module`` named a face, a function or "layers.2.update"; guards of collectives are
-``agreed``; buffers of parameters are ``inner``; programs list their ``publications``. Times of ``gat`` on edge-cuts were
-recorded anew when attention came to be divided alike under all schedules, those of ``adaqp`` when the sorting and the
-dividing of its rows got their prices.
+``agreed``; buffers of parameters are ``inner``; programs list their ``publications``. Times of ``gat`` on edge-cuts
+were recorded anew when attention came to be divided alike under all schedules, those of ``adaqp`` when the sorting and
+the dividing of its rows got their prices.
 """
 
 import hashlib
