@@ -35,9 +35,9 @@ UNDECIDED = -1
 """Value in the result of :func:`decisions_of` where a rank decided nothing in a turn."""
 
 
-def columns_of(decisions: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def columns_of(texts: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Split names of decisions into the columns point, phase and name; first columns are empty for shorter names."""
-    parts = (decision.rsplit("/", 2) for decision in decisions)
+    parts = (text.rsplit("/", 2) for text in texts)
     return zip(*(["", "", *part][-3:] for part in parts), strict=True)
 
 

@@ -26,7 +26,9 @@ SIGNATURES = {
     "list_hardware": "",
     "list_systems": "",
     "load_experiment": EXPERIMENT,
-    "make_partition": "experiment, *, ranks=None, set=None, stats=None, alternatives=True, progress=None",
+    "make_partition": (
+        "experiment, *, ranks=None, hardware=None, set=None, stats=None, alternatives=True, progress=None"
+    ),
     "run": f"{EXPERIMENT}, out=None, force=False, resume=False, log=None, progress=None",
     "simulate": f"{EXPERIMENT}, activity=None, out=None, force=False, thorough=False, progress=None",
 }
@@ -42,10 +44,10 @@ RESULTS = {
 }
 OUTCOME = {"directory": "", "result": "", "table": "by='experiment'", "timeline": "epoch=None"}
 FIGURES = (
-    "graph", "vertices", "edges", "partition", "kind", "ranks", "quality", "balances", "types", "made_now", "digest",
-    "path",
+    "graph", "vertices", "edges", "partition", "kind", "ranks", "quality", "balances", "types", "fit", "hit_rates",
+    "made_now", "digest", "path",
 )  # fmt: skip
-TEXTS = ("as_dict", "lines", "type_lines", "balance_lines")
+TEXTS = ("as_dict", "lines", "type_lines", "balance_lines", "device_lines", "fit_lines", "hit_rate_lines")
 MEMBERS: dict[type, dict[str, str]] = {
     Outcome: OUTCOME,
     Prediction: {**OUTCOME, **dict.fromkeys(("prepared", "chosen", "simulation", "spread"), "")},

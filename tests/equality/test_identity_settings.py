@@ -51,10 +51,14 @@ def check_same_bits(ours: Finished, theirs: Finished) -> None:
 
 
 def check_one_process(bench: Bench, ours: Case, dtype: str) -> None:
-    """Losses, first gradients and parameters are those of one process."""
+    """Losses, first gradients and parameters are those of one process. Float32 gradients of attention vectors are small
+    differences of large numbers: the reference's own are up to 3e-5 off its float64, and no closer need ours be."""
     errors = bench.errors(ours)
+    rounding = bench.rounding(ours) if dtype == "float32" else dict.fromkeys(JUDGED, 0.0)
     assert errors["initial"] == 0
-    assert {name: errors[name] for name in JUDGED if not errors[name] <= LIMITS[dtype]} == {}
+    assert max(rounding[name] for name in JUDGED) < 5e-5
+    limits = {name: max(LIMITS[dtype], 2 * rounding[name]) for name in JUDGED}
+    assert {name: errors[name] for name in JUDGED if not errors[name] <= limits[name]} == {}
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def _judge(bench: Bench, case: Case) -> None:
     wrong = {name: found[name] for name in JUDGED[case.training] if not found[name] <= limit}
     if wrong:
         plan = RunPlan.open(bench.root / case.name)
-        own = bench.references.rounding(case.graph, bench.graph(case.graph), plan)
+        own = bench.rounding(case)["losses"]
         told = ", ".join(f"{name} {value:.2e}" for name, value in wrong.items())
         pytest.fail(f"{case.name}: above {limit:g}: {told}; the reference's own losses are {own:.2e} from its float64")
 

@@ -10,7 +10,7 @@ import numpy as np
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.communication import CopiedRows, Sums, Transfers
 from simgnn.emit.segments import BACKWARD, FORWARD, Segments
-from simgnn.emit.sums.own_first import OwnFirst
+from simgnn.emit.sums.own_first import CUT_EDGES, OWN_EDGES, OwnFirst
 from simgnn.emit.sync import Expand, Stage, Sync, emit_plainly
 from simgnn.model.costs import RowSet
 from simgnn.model.spec import LayerSpec
@@ -55,8 +55,10 @@ class HaloSums:
 
     def divides(self, layer: LayerSpec) -> bool:
         """Whether a layer sums own rows and halo rows in an op each. Attention does so under every schedule: its sums
-        depend, in the last bit, on where edges are divided."""
-        first = self.segments.builder.sums_own_first or layer.attends
+        depend, in the last bit, on where edges are divided. Statistics that do not count these edges apart, from which
+        nothing is trained, plan one op."""
+        builder = self.segments.builder
+        first = builder.sums_own_first or (layer.attends and OWN_EDGES.name in builder.columns)
         return first and self.moves(layer) and self.divided.serves(layer)
 
     def moves(self, layer: LayerSpec) -> bool:
@@ -289,7 +291,8 @@ class HaloSizes:
 
     def sums(self, segments: Segments, transfers: Transfers, rows: str, fetched_in: tuple[str, ...]) -> Sums:
         attends = any(layer.attends for layer in segments.model.layers)
-        if attends and self.fetches_inputs and not segments.builder.sums_own_first:
+        counted = CUT_EDGES in self.stats.tables
+        if attends and counted and self.fetches_inputs and not segments.builder.sums_own_first:
             OwnFirst.add_to(segments.builder, self.stats)
         return HaloSums(segments, self.names, transfers.rows(), self.fetches_inputs, rows, fetched_in)
 

@@ -21,6 +21,8 @@ from simgnn.program.sizes import NO_SCRATCH, Column, Scratch, Size, Terms, rows_
 
 OWN_EDGES, HALO_EDGES = Column("edges/own"), Column("edges/halo")
 """A rank's edges by where their source lies."""
+CUT_EDGES = "cut_edges"
+"""The table of a partition that counts the edges of each rank from its halo."""
 
 
 class OwnFirst:
@@ -44,7 +46,7 @@ class OwnFirst:
     @staticmethod
     def add_to(builder: ProgramBuilder, stats: PartitionStats) -> None:
         """Add the columns of the numbers of edges to a builder."""
-        from_halo = np.asarray(stats.table("cut_edges", "a sum over own rows, then over halo rows"), dtype=np.int64)
+        from_halo = np.asarray(stats.table(CUT_EDGES, "a sum over own rows, then over halo rows"), dtype=np.int64)
         builder.column(OWN_EDGES.name, stats.edges - from_halo)
         builder.column(HALO_EDGES.name, from_halo)
 
