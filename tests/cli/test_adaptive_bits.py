@@ -134,6 +134,7 @@ def test_one_fault_is_named_once(system: str, key: str) -> None:
     assert f"{key}: " in problem
 
 
+@pytest.mark.slow
 def test_a_record_goes_on_only_after_a_whole_period_of_assigned_bits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_threshold_of_zero_is_exact_training(bench: Bench, one: Case) -> None:
     check_exact(bench, one)
 
 
+@pytest.mark.slow
 def test_hosts_of_one_rank_each_trade_directly(runs: Runs) -> None:
     """Then a host's part is its rank's, and nothing travels within hosts."""
     extra = (*CACHE, *EIGHT_BITS)
@@ -96,7 +97,9 @@ def test_codecs_without_a_cache_agree_too(runs: Runs) -> None:
     check_bytes(runs.of(on_hosts("codec.kind=bfloat16")))
 
 
-@pytest.mark.parametrize("extra", LOSSY, ids="-".join)
+@pytest.mark.parametrize(
+    "extra", [LOSSY[0], *(pytest.param(extra, marks=pytest.mark.slow) for extra in LOSSY[1:])], ids="-".join
+)
 def test_copies_hold_the_same_bits_and_sums_are_of_their_parts(runs: Runs, extra: tuple[str, ...]) -> None:
     """What masters published is what every mirror keeps, whichever hops it took; the sum is of the hosts' parts."""
     recorded = runs.of(on_hosts(*extra))
@@ -130,6 +133,7 @@ def test_copies_hold_the_same_bits_and_sums_are_of_their_parts(runs: Runs, extra
             assert torch.allclose(parts[vertex], sums[vertex], rtol=1e-9, atol=1e-12), (point, vertex)
 
 
+@pytest.mark.slow
 def test_runs_repeat_bit_for_bit(runs: Runs) -> None:
     check_repeats(runs.of(on_hosts(*LOSSY[1])), runs.of(on_hosts(*LOSSY[1], "train.timeout=299")))
 

@@ -9,7 +9,6 @@ import itertools
 
 import pytest
 
-from executor.state.plan import RunPlan
 from tests.equality.cases import REAL, TRAININGS, Case
 from tests.equality.conftest import Bench
 
@@ -77,7 +76,6 @@ def _judge(bench: Bench, case: Case) -> None:
     assert found["initial"] == 0, f"{case.name}: the two did not start alike"
     wrong = {name: found[name] for name in JUDGED[case.training] if not found[name] <= limit}
     if wrong:
-        plan = RunPlan.open(bench.root / case.name)
         own = bench.rounding(case)["losses"]
         told = ", ".join(f"{name} {value:.2e}" for name, value in wrong.items())
         pytest.fail(f"{case.name}: above {limit:g}: {told}; the reference's own losses are {own:.2e} from its float64")

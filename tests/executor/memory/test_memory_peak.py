@@ -113,6 +113,7 @@ def test_objects_of_a_run_and_what_its_set_up_left_free_are_no_arrays() -> None:
     assert evaluation == pytest.approx(1 + 5, abs=0.2)
 
 
+@pytest.mark.slow
 def test_a_heap_that_small_blocks_split_finds_the_pages_that_it_grows_by() -> None:
     faulted = {}
     for slack in ("0", "0.5"):
@@ -337,6 +338,7 @@ def test_peaks_of_ranks_that_get_wide_rows_of_another_host_are_predicted_within_
     assert np.abs(error).max() < BAR, f"errors {error}"
 
 
+@pytest.mark.slow
 def test_peaks_of_a_few_mebibytes_are_predicted_within_a_tenth(tmp_path: Path) -> None:
     settings = [*COMMUNITIES, *BATCHES, "graph.classes=5", "model.hidden=16", "batching.batch_size=100"]
     predicted, measured = measure(settings, 2, tmp_path, "rapidgnn", hosts=2)

@@ -58,6 +58,7 @@ def test_a_run_prepared_for_other_hosts_is_refused(tmp_path: Path) -> None:
     assert Record.read(declared.name) is None
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_result_and_resumes_where_the_run_was_trained(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
