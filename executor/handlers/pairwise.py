@@ -29,7 +29,7 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
     decides it (``transfer.decision``), the op's second input holds the counts (int64 [P]), which are sent first, as
     control bytes. With ``transfer.announced`` both ends know the counts from masks or lists that an earlier op sent.
     Nothing is sent in a step in which the route has no rows. A second written buffer (int64 [1, 1], changed in place)
-    notes the epoch of the rows that arrived, plus one.
+    notes the epoch of the rows that arrived, plus one; what the first written buffer holds is then dropped beforehand.
     """
     group, op_id, transfer = context.group(op), context.program.op_ids[template.name, op.name], op.transfer
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
@@ -63,6 +63,7 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
         counted = counts(now, packed)
         if version is not None:
             version(now).fill_(now.epoch + 1)
+            put(now, None)  # rows that are used late lie elsewhere by now: no third copy while these arrive
         if counted is None:
             put(now, packed.new_empty((0, *packed.shape[1:]), device=place))
             return None

@@ -49,6 +49,12 @@ class Interpreter:
         if not self.serial:
             self._lanes = Lanes(context, self.templates, self.clock, record, schedule, workers or Workers(0))
 
+    def note_in(self, record: Record) -> None:
+        """From now on add ops that have ended to ``record``. Call it while no op runs."""
+        self.record = record
+        if self._lanes is not None:
+            self._lanes.record = record
+
     def train(self, epochs: Iterable[int], between: Callable[[], None] | None = None, every: int = SPAN) -> None:
         """Run all steps of consecutive epochs, and return when all ops have ended. ``between`` is called in this thread
         after every ``every`` steps, also within an epoch; other streams continue meanwhile."""

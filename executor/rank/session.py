@@ -252,10 +252,10 @@ class Session:
     def _measure(self) -> None:
         """Measure memory after each op, as long as the memory recorder measures."""
         if self.memory.measures:
-            self.interpreter.record = NotedMemory(self.recorder, self.memory)
+            self.interpreter.note_in(NotedMemory(self.recorder, self.memory))
 
     def _measured(self) -> None:
-        self.interpreter.record = self.recorder
+        self.interpreter.note_in(self.recorder)
         self.memory.reset()
         self.world.barrier()  # else the first rank's next epoch would wait for memory pages of the last rank
 

@@ -26,7 +26,7 @@ class Now:
 
 
 Getter = Callable[[Now], torch.Tensor]
-Setter = Callable[[Now, Value], None]
+Setter = Callable[[Now, Value | None], None]
 
 TORCH_TYPES: Mapping[str, torch.dtype] = {
     name: getattr(torch, name)
@@ -78,7 +78,7 @@ class BufferStore:
         return get
 
     def setter(self, access: Access) -> Setter:
-        """Return a function that stores a tensor as the value of a buffer in a turn."""
+        """Return a function that stores a tensor as the value of a buffer in a turn; None drops the value."""
         buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
         if buffer.depth == 1:
             return lambda now, value: values.__setitem__(base, value)

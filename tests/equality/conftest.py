@@ -62,10 +62,6 @@ class Bench:
         note(self.config, (case.training, case.model, case.graph), found)
         return found
 
-    def rounding(self, case: Case) -> dict[str, float]:
-        """How far float32 moves the reference of a case, see :meth:`References.rounding`."""
-        return self.references.rounding(case.graph, self.graph(case.graph), self.run(case).plan)
-
 
 @pytest.fixture(scope="session")
 def bench(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:

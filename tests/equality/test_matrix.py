@@ -9,6 +9,7 @@ import itertools
 
 import pytest
 
+from executor.state.plan import RunPlan
 from tests.equality.cases import REAL, TRAININGS, Case
 from tests.equality.conftest import Bench
 
@@ -76,7 +77,8 @@ def _judge(bench: Bench, case: Case) -> None:
     assert found["initial"] == 0, f"{case.name}: the two did not start alike"
     wrong = {name: found[name] for name in JUDGED[case.training] if not found[name] <= limit}
     if wrong:
-        own = bench.rounding(case)["losses"]
+        plan = RunPlan.open(bench.root / case.name)
+        own = bench.references.rounding(case.graph, bench.graph(case.graph), plan)
         told = ", ".join(f"{name} {value:.2e}" for name, value in wrong.items())
         pytest.fail(f"{case.name}: above {limit:g}: {told}; the reference's own losses are {own:.2e} from its float64")
 

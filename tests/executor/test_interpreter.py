@@ -125,6 +125,23 @@ def test_other_streams_go_on_while_this_thread_does_something_else(depth: int) -
     assert ahead == ([0] * 5 if depth == 1 else [4, 4, 4, 3, 0])
 
 
+@pytest.mark.parametrize("depth", [1, 4])
+def test_another_record_gets_the_ops_that_end_from_then_on(depth: int) -> None:
+    """Also of streams in threads of their own: memory is measured whenever an op ends."""
+    program, first, second = _prefetch(depth), Notes(), Notes()
+    same = {name: _script(lambda context, *rows: torch.zeros(1, 1)) for name in ("load", "use")}
+    interpreter = Interpreter(program, world_context(program, 0, {"total": torch.zeros(1, 1)}, policies=same), first)
+    interpreter.train(range(1))
+    interpreter.note_in(second)
+    interpreter.train(range(1, 3))
+    interpreter.note_in(first)
+    interpreter.train(range(3, 4))
+    interpreter.close()
+    assert interpreter.serial == (depth == 1)
+    assert [len(notes.rows) for notes in (first, second)] == [20, 20]
+    assert {now.epoch for now, *_ in second.rows} == {1, 2}
+
+
 def test_a_fault_of_what_is_done_between_turns_ends_the_run() -> None:
     def full() -> None:
         raise OSError("no space left")

@@ -32,9 +32,10 @@ class UseLate(Action["OneEpochStale"]):
     """Use the rows that arrived in the epoch before, which the rows of this epoch will replace."""
 
     def run(self, context: PolicyContext, late: Array, version: Array, used: Array) -> tuple[Array, ...]:
-        """Return ``late`` itself, not a copy: rows that arrive next lie in memory of their own."""
+        """Return ``late`` itself, not a copy: rows that arrive next lie in memory of their own. Before any were sent,
+        return ``used``, zeros as well, so that the first epoch takes as much memory as later ones."""
         _check_age(context, version, 1, self.owner.cold_start == "zeros")
-        return (late,)
+        return (late if context.epoch else used,)
 
 
 class Smooth(Action["OneEpochStale"]):
