@@ -158,7 +158,11 @@ def rank_fits(
 
 def _planned(experiment: Experiment, stats: PartitionStats) -> Planned:
     """Plan an epoch on a partition. A graph without features or labels, which can be divided but not trained on, counts
-    as if it had the model's hidden width and one class."""
+    as if it had the model's hidden width and one class. Caches of halo rows are empty: what dropping halo rows leaves
+    free is theirs (CaPGNN, memory with C_i = 0)."""
+    if experiment.placement.halo_caches:
+        empty = experiment.placement.model_copy(update=dict.fromkeys(experiment.placement.halo_caches, 0))
+        experiment = experiment.model_copy(update={"placement": empty})
     return plan(experiment, replace(stats, facts=_trainable(experiment, stats.facts)))
 
 

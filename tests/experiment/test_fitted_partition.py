@@ -10,6 +10,7 @@ import pytest
 
 from simgnn.api.predict import predict, write_prediction
 from simgnn.api.train import prepare_run
+from simgnn.emit.halo_cache.routes import CACHED
 from simgnn.errors import ConfigError, ShortMemoryError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
@@ -83,6 +84,22 @@ def test_simulate_and_run_get_the_same_partition_and_write_what_they_read(tmp_pa
     assert any(text.startswith("dropped edges: ") for text in prediction.result.qualifications())
     written = Experiment.from_table(tomllib.loads((prepared / "experiment.toml").read_text()))
     assert written.partition == experiment.partition, "what follows from the profile is stored in the plan alone"
+
+
+def test_what_is_dropped_leaves_its_place_to_caches(tmp_path: Path) -> None:
+    """Halo rows are dropped as if caches were empty, and those that stay are cached: simulated and run alike."""
+    caches = ("freshness.kind=refresh-interval", "placement.device_rows=0.3", "placement.host_rows=0.3")
+    experiment, without = mixed(8, *caches), mixed(8)
+    predicted = predict(experiment, SILENT, limits=False)
+    prepared = prepare_run(experiment, tmp_path / "run", SILENT)
+    program = predicted.prepared.planned.program
+    stored = json.loads((prepared / "plan" / "plan.json").read_text())
+    assert stored["program_digest"] == predicted.result.program_digest
+    assert program.sizes.routes[CACHED].rows.sum() > 0
+    plain = prepare(without, profile=load_profile(MIXED))
+    dropped, alone = (one.stats.tables[DROPPED_ROWS] for one in (predicted.prepared, plain))
+    assert dropped.sum() > 0
+    assert np.array_equal(dropped, alone)
 
 
 def test_the_profile_is_part_of_the_key(tmp_path: Path) -> None:
