@@ -36,7 +36,12 @@ def fault_of_import(error: BaseException) -> str:
     ran = [at for at in traceback.extract_tb(error.__traceback__) if at.name == "<module>"]
     at = error if isinstance(error, SyntaxError) else ran[-1] if ran else None
     where = "" if at is None else f" ({at.filename}:{at.lineno})"
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}{where}"
+    return f"{summary_of(error)}{where}"
+
+
+def summary_of(error: BaseException) -> str:
+    """Return the type of an error and the first line of its text."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def check_regular(path: Path, error: type[SimgnnError] = GraphError) -> None:

@@ -502,7 +502,7 @@ class Partitioner(Policy, ABC):
         each in-edge or training label, by name: "vertices", "edges", "train"."""
         return self
 
-    def alternatives(self) -> Iterator[tuple[str, Self]]:
+    def alternatives(self) -> Iterator[tuple[str, "Partitioner"]]:
         """Yield this choice, then others that balance something else, each with a short name for a table."""
         yield self.label, self
 
@@ -595,7 +595,7 @@ class FreshnessTraits(Serving):
 
     @property
     def evaluates_apart(self) -> bool:
-        """Evaluations are exact."""
+        """Evaluations read exact rows, so they differ from training where it does not."""
         return not self.exact
 
     @property

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simgnn.errors import ConfigError, PolicyError, ProgramError, SimgnnError
-from simgnn.outside import fault_of_import
+from simgnn.outside import fault_of_import, summary_of
 from simgnn.policy import SLOTS, Policy
 from simgnn.spelling import nearest
 
@@ -124,10 +124,6 @@ def _imported(kind: str, module: str, name: str) -> Any:
     raise ConfigError(f"got '{kind}', but {getattr(loaded, '__file__', module)} {what} '{name}'{near}")
 
 
-def _summary(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
 def file_of(found: type[Any]) -> str:
     """Return the file that defines a class, for messages."""
     return getattr(sys.modules[found.__module__], "__file__", None) or found.__module__
@@ -185,7 +181,7 @@ def _blamed(own: Mapping[type[Policy], str], error: BaseException) -> Sequence[s
     for kind, method, where in _calls(own, error):
         if isinstance(error, SimgnnError):
             return [f"{problem} ({method}, {where})" for problem in error.problems]
-        return [f"{kind}: {method} raised {_summary(error)} ({where})"]
+        return [f"{kind}: {method} raised {summary_of(error)} ({where})"]
     if isinstance(error, PolicyError):
         return error.problems
     if isinstance(error, ProgramError):
@@ -193,7 +189,7 @@ def _blamed(own: Mapping[type[Policy], str], error: BaseException) -> Sequence[s
     elif isinstance(error, SimgnnError | OSError | ImportError | MemoryError | SystemExit):
         return ()
     else:
-        fault = f"{_summary(error)}; a method probably returned another value than its base class states"
+        fault = f"{summary_of(error)}; a method probably returned another value than its base class states"
     classes = ", ".join(f"{found.__qualname__} in {file_of(found)}" for found in own)
     return [f"{' with '.join(own.values())}: {fault} ({classes})"]
 

@@ -12,7 +12,6 @@ from simgnn.analysis.compare import timed_ops
 from simgnn.analysis.replay.activity import Replay
 from simgnn.analysis.replay.recorded_run import on_clock
 from simgnn.api.activity import check_run, find_activity
-from simgnn.api.largest_cache import largest_caches
 from simgnn.api.results import Outcome
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
@@ -22,6 +21,7 @@ from simgnn.hardware.price.work import choose_level
 from simgnn.hardware.profile.library import calibration_path
 from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.planner.directory import write_run_directory
+from simgnn.planner.largest_cache import largest_caches
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
 from simgnn.program.drain_points import Stops

@@ -167,7 +167,8 @@ def _graph_table(stated: Mapping[str, Any], source: str | None, overrides: Seque
 
 def _check_weights(experiment: Experiment, graph: Graph, trained: Trained, progress: Progress) -> None:
     """Raise :class:`ConfigError` or :class:`GraphError` for weights of edges that the model cannot use. A graph without
-    any suits every model: its weights are 1, and ``progress`` is told so where the model was trained with weights."""
+    any suits every model: its weights are 1, and ``progress`` gets a line about it if the model was trained
+    with weights."""
     check_weights(experiment, graph)
     if graph.csr.weights is None and trained.described.weighted:
         progress.stage(

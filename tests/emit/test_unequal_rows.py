@@ -179,7 +179,7 @@ def of_links(**options: Any) -> tuple[set[int], set[int]]:
     received = torch.cat([part[3:] for part in given]).numpy()
     by_pair = np.zeros((ranks, ranks), dtype=int)
     by_pair[sender, receiver] = sent
-    assert received.tolist() == by_pair.T[sender, receiver].tolist(), "both ends are told the same"
+    assert received.tolist() == by_pair.T[sender, receiver].tolist(), "both ends get the same bits"
     near = hosts[sender] == hosts[receiver]
     return {*sent[near].tolist()}, {*sent[~near].tolist()}
 

@@ -21,7 +21,7 @@ Moved = dict[tuple[int, int, str, str], int]
 
 
 def settings_of(caching: Caching) -> tuple[str, ...]:
-    """What an experiment is told of its caches."""
+    """The settings of an experiment with these caches."""
     layers = () if caching.layers is None else (f"freshness.layers={sorted(caching.layers)}",)
     return (
         KIND, f"freshness.refresh_interval={caching.interval}", f"freshness.grad={caching.grad}",

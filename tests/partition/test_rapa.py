@@ -56,7 +56,9 @@ class Instance:
         self.costs = Costs.of(self.ratios, self.alpha, self.rows, self.edges, self.halo_edges)
         # a rank fits from some number of removed rows on; always without its halo
         tight = draw.random(self.ranks) < 0.3
-        self.fits_from = np.array([draw.integers(0, halo.rows + 1) if t else 0 for t, halo in zip(tight, self.halos)])  # noqa: B905
+        self.fits_from = np.array(
+            [draw.integers(0, halo.rows + 1) if t else 0 for t, halo in zip(tight, self.halos, strict=True)]
+        )
         self.eps = float(draw.choice([1e-4, 0.01, 0.1]))
 
     def fits(self, rank: int, count: int) -> bool:

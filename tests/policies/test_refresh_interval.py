@@ -13,7 +13,6 @@ import torch
 from executor.recording.disk import LATEST
 from executor.state.checkpoint import find_checkpoint
 from executor.state.plan import RunPlan
-from simgnn.api.largest_cache import largest_caches
 from simgnn.cli.main import invoke
 from simgnn.emit.halo_cache.actions import FillRows, PutShared, check_age
 from simgnn.emit.halo_cache.membership import HaloRows
@@ -24,6 +23,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import Graph
 from simgnn.partition.partitioners.random import Random
 from simgnn.partition.store import partition_artifact
+from simgnn.planner.largest_cache import largest_caches
 from simgnn.planner.make_plan import plan
 from simgnn.policies.freshness.refresh_interval import RefreshInterval
 from simgnn.policies.placement.device import Device

@@ -96,7 +96,7 @@ class Rapa(FittedPartitioner):
     def resolved(self, seed: int) -> Self:
         return self if self.seed is not None else self.model_copy(update={"seed": seed})
 
-    def alternatives(self) -> Iterator[tuple[str, Partitioner]]:  # type: ignore[override]
+    def alternatives(self) -> Iterator[tuple[str, Partitioner]]:
         yield self.label, self
         yield f"metis, [{', '.join(LOSSLESS['balance'])}]", self._policy("metis", LOSSLESS)
 
