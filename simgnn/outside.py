@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from simgnn.errors import GraphError, SimgnnError
+from simgnn.memory import check_memory
 
 MOST_REASON = 300
 """Characters of a library's own message that are passed on: some repeat the data that they could not read."""
@@ -54,6 +55,15 @@ def check_regular(path: Path, error: type[SimgnnError] = GraphError) -> None:
     if not stat.S_ISREG(mode):
         kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "special file")
         raise error(f"{path}: is a {kind}, expected a regular file: copy the data into one")
+
+
+def read_text(path: Path, error: type[SimgnnError], remedy: str) -> str:
+    """Return the text (UTF-8) of a regular file that fits in memory; otherwise raise ``error``, which ends with
+    ``remedy``. Raises OSError where it is missing or may not be read, and ValueError where it is no text."""
+    if path.exists():
+        check_regular(path, error)
+        check_memory(path.stat().st_size, f"{path}: reading it", remedy, error)
+    return path.read_text(encoding="utf-8")
 
 
 def expanded(text: str) -> Path:
@@ -109,4 +119,4 @@ def outside_data(
 def read_json(path: Path, what: str, *, remedy: str, error: type[SimgnnError] = GraphError) -> Any:
     """Read a JSON file. Raises ``error``, see :func:`outside_data`, also where it is missing."""
     with outside_data(path, what, remedy=remedy, error=error):
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path, error, remedy))

@@ -14,7 +14,7 @@ LAYERS = "layers."
 
 def read_weights(trained: Trained) -> dict[str, torch.Tensor]:
     """Return the tensors of a trained model by name. Raises :class:`ConfigError` unless they are those that
-    ``model.json`` lists."""
+    ``model.json`` lists, and are finite."""
     with outside_data(trained.weights, "file of weights", remedy="copy the run's directory again", error=ConfigError):
         found = load_file(trained.weights)
     shapes = {name: list(value.shape) for name, value in found.items()}
@@ -27,6 +27,13 @@ def read_weights(trained: Trained) -> dict[str, torch.Tensor]:
         raise ConfigError(
             f"{trained.weights}: {', '.join(wrong[:3])} differ from the shapes in model.json; copy the run's directory "
             "again"
+        )
+    broken = sorted(name for name, value in found.items() if not bool(torch.isfinite(value).all()))
+    if broken:
+        raise ConfigError(
+            f"{trained.weights}: {', '.join(broken[:3])} hold numbers that are not finite, so that no score is one: "
+            "training diverged (losses.csv says when; lower train.learning_rate) or the file is damaged (copy the "
+            "run's directory again)"
         )
     return found
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ProgramError
 from simgnn.npzfile import read_npz
-from simgnn.outside import check_regular
+from simgnn.outside import check_regular, read_text
 from simgnn.program.calendar import Calendar
 from simgnn.program.ops import Buffer, Group, Op, Stream
 from simgnn.program.program import Program, Publication, Template
@@ -69,11 +69,10 @@ def save_program(program: Program, folder: Path) -> None:
 
 def load_program(folder: Path) -> Program:
     """Read a stored program; raises :class:`ProgramError` if its files are missing, broken or of another format."""
-    for name in (JSON_NAME, COLUMNS_NAME):
-        if (folder / name).exists():
-            check_regular(folder / name, ProgramError)
+    if (folder / COLUMNS_NAME).exists():
+        check_regular(folder / COLUMNS_NAME, ProgramError)
     try:
-        document = json.loads((folder / JSON_NAME).read_text())
+        document = json.loads(read_text(folder / JSON_NAME, ProgramError, "write the run directory again"))
         arrays = read_npz(folder / COLUMNS_NAME)
     except (OSError, ValueError, RecursionError) as error:
         raise ProgramError(f"cannot read the program in {folder}: {error}; write the run directory again") from error
@@ -166,6 +165,7 @@ def _decode(kind: Any, value: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind(value)
     assert origin is not Literal or value in get_args(kind)
+    assert kind not in (str, int, bool) or isinstance(value, kind), f"expected {kind.__name__}, got {value!r}"
     return value
 
 

@@ -12,7 +12,7 @@ from simgnn.experiment.slots import SLOTS
 from simgnn.graph.graph import GraphFacts
 from simgnn.limits import MAX_RANKS
 from simgnn.model.spec import LayerSpec
-from simgnn.outside import check_regular
+from simgnn.outside import read_text
 from simgnn.policy import Policy
 from simgnn.record.result import DroppedEdges
 from simgnn.registry import add_to_path, is_kind, policy_class, shipped
@@ -108,10 +108,9 @@ class PlanFile(_Table):
 
 def read_plan(path: Path) -> PlanFile:
     """Read ``plan.json``. Raises :class:`ConfigError` that names the first faulty keys."""
-    if path.exists():
-        check_regular(path, ConfigError)
     try:
-        return PlanFile.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
+        text = read_text(path, ConfigError, "write the run directory again")
+        return PlanFile.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigError(f"{path} cannot be read ({'; '.join(sentences(PlanFile, error)[:3])})") from error
     except (OSError, ValueError) as error:

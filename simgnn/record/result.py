@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 import simgnn
 from simgnn.errors import ConfigError
-from simgnn.outside import check_regular
+from simgnn.outside import read_text
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.limited_by import LimitedBy
 from simgnn.record.memory import MemoryPeak
@@ -319,10 +319,8 @@ def write_result(result: Result, path: Path) -> None:
 
 def read_result(path: Path) -> Result:
     """Read ``result.json``. Raises :class:`ConfigError` when it is missing or does not fit the schema."""
-    if path.exists():
-        check_regular(path, ConfigError)
     try:
-        return Result.model_validate_json(path.read_text(encoding="utf-8"))
+        return Result.model_validate_json(read_text(path, ConfigError, "copy the run directory again"))
     except OSError as error:
         raise ConfigError(f"no result at {path} ({error.strerror}). The run has not ended, or it failed.") from error
     except ValidationError as error:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simgnn.errors import ConfigError
 from simgnn.model.spec import LayerSpec
+from simgnn.outside import read_text
 from simgnn.record.plan import read_plan
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
@@ -148,7 +149,7 @@ def open_trained(root: Path, which: Which) -> Trained:
 def _read(path: Path) -> ModelFile:
     remedy = "train again (simgnn run)"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, ConfigError, remedy)
     except (OSError, ValueError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise ConfigError(

@@ -249,7 +249,13 @@ def deep(run: RunDirectory) -> str:
     return "result.json"
 
 
-@pytest.mark.parametrize("damage", [without, of_text, not_finite, twice, twice_an_op, a_pipe, deep])
+def huge(run: RunDirectory) -> str:
+    with run.result.open("wb") as file:  # takes no place on the disk
+        file.truncate(1 << 40)
+    return "result.json: reading it takes about 1024.0 GiB of memory"
+
+
+@pytest.mark.parametrize("damage", [without, of_text, not_finite, twice, twice_an_op, a_pipe, deep, huge])
 def test_hostile_records_are_refused(
     damage: Callable[[RunDirectory], str], predicted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

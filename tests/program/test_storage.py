@@ -1,6 +1,7 @@
 """Programs on disk, and their digest."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -54,6 +55,10 @@ def test_broken_files_are_refused(tmp_path) -> None:
     with pytest.raises(ProgramError, match="cannot read the program"):
         load_program(tmp_path)
     save_program(mirror_sync.build(2), tmp_path)
+    document = (tmp_path / "program.json").read_text()
+    (tmp_path / "program.json").write_text(re.sub(r'"buffer": "\w+"', '"buffer": 1e308', document))
+    with pytest.raises(ProgramError, match=r"expected str, got 1e\+308"):
+        load_program(tmp_path)
     whole = (tmp_path / "columns.npz").read_bytes()
     (tmp_path / "columns.npz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ProgramError, match="write the run directory again"):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from simgnn.api.take_home import infer_run
 from simgnn.cli.main import invoke
@@ -128,6 +129,13 @@ def test_another_graph_needs_no_labels_but_the_same_features(
         assert invoke([*command, *words]) == 2, words
         assert reason in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "scores.parquet").read_bytes() == before
+    weights = load_file(run / "model" / "last.safetensors")
+    next(iter(weights.values())).view(-1)[0] = torch.inf
+    save_file(weights, run / "model" / "last.safetensors")
+    on_other = [*command, "--graph", str(tmp_path / "other")]
+    for words in (on_other, ["export", str(run), "--to", "torch", "--out", str(tmp_path / "diverged.py")]):
+        assert invoke(words) == 2
+        assert "not finite" in capsys.readouterr().err
 
 
 def test_a_run_without_a_model_is_refused(tmp_path: Path) -> None:
