@@ -12,6 +12,7 @@ from simgnn.cli.main import invoke
 from simgnn.errors import BackendError, ConfigError
 from simgnn.record.result import versions
 from simgnn.record.rundir import read_table, write_table
+from simgnn.seal import file_digest
 from simgnn.study.validate.ground_truth import (
     EARLIER_VERSIONS,
     RUNS_SCHEMA,
@@ -22,7 +23,7 @@ from simgnn.study.validate.ground_truth import (
 )
 from simgnn.study.validate.scoreboard import Scoreboard
 from simgnn.study.validate.suite_runs import keep, rescore, validate
-from simgnn.tomlfile import write_toml
+from simgnn.tomlfile import load_toml, write_toml
 from tests.study.worlds import Pretended, small_suite
 
 
@@ -44,6 +45,17 @@ def test_a_freeze_of_another_schema_is_rejected(key: str, kept: Path) -> None:
 def test_a_freeze_that_is_no_text_is_rejected(kept: Path) -> None:
     (kept / "frozen.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(ConfigError, match=r"frozen\.json: not a readable JSON file"):
+        rescore(kept, Pretended())
+
+
+def test_an_index_without_a_case_is_rejected(kept: Path) -> None:
+    index = load_toml(kept / "stats" / "index.toml")
+    case = next(iter(index))
+    write_toml(kept / "stats" / "index.toml", {name: digest for name, digest in index.items() if name != case})
+    frozen = json.loads((kept / "frozen.json").read_text())
+    frozen["digests"]["stats/index.toml"] = file_digest(kept / "stats" / "index.toml")
+    (kept / "frozen.json").write_text(json.dumps(frozen))
+    with pytest.raises(ConfigError, match=rf"index\.toml: no statistics are named for case {case}"):
         rescore(kept, Pretended())
 
 

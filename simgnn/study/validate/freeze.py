@@ -28,7 +28,14 @@ from simgnn.study.cases import Case, case_experiment, with_data_folder
 from simgnn.study.profile_variants import slow_down
 from simgnn.study.validate.baselines import demand, roofline_s
 from simgnn.study.validate.frozen import Frozen, check_frozen
-from simgnn.study.validate.ground_truth import AS_CALIBRATED, Prediction, Times, TruthFolder, write_predictions
+from simgnn.study.validate.ground_truth import (
+    AS_CALIBRATED,
+    RESTART,
+    Prediction,
+    Times,
+    TruthFolder,
+    write_predictions,
+)
 from simgnn.study.validate.suite import Suite, Topology
 from simgnn.study.validate.suite_file import parse_suite
 from simgnn.tomlfile import Table, leaves, load_toml, write_atomically, write_toml
@@ -279,6 +286,8 @@ def predict_all(suite: Suite, folder: TruthFolder, backend: Backend) -> list[Pre
         if path not in profiles:
             profiles[path] = load_profile(path)
         profile_digest = file_digest(path)
+        if not isinstance(index.get(case.name), str):
+            raise ConfigError(f"{folder.stats_index}: no statistics are named for case {case.name}; {RESTART}")
         stats = folder.stats / f"{index[case.name]}.toml"
         experiment = case_experiment(suite.extends, suite.settings(case))
         graph = type(experiment.graph)(source=f"stats:{stats.resolve()}")
