@@ -9,7 +9,7 @@ from simgnn.study.validate.scoreboard import CaseLine, Verdict
 from simgnn.study.validate.suite import NoiseLimits
 
 ERRORS = ("median_error", "mean_error", "p90_error", "max_error")
-"""Bars on errors: up to the bar, noise excuses them."""
+"""Bars on errors: noise may excuse what is above the bar by at most the share ``spread`` of it."""
 MOST_BEYOND = 0.25
 """Share of runs, or of cases, that may lie beyond a limit."""
 
@@ -35,7 +35,7 @@ def reasons(
     for verdict in verdicts:
         if verdict.bar in ERRORS and verdict.holds and verdict.raw is not None:
             assert isinstance(verdict.limit, float)
-            if verdict.raw > verdict.limit + limits.spread:
+            if verdict.raw > verdict.limit * (1 + limits.spread):
                 yield (
                     f"{verdict.group}: {verdict.bar} is {_percent(verdict.raw)}, and meets its bar of "
                     f"{_percent(verdict.limit)} only because so noisy runs excuse it"
