@@ -247,7 +247,7 @@ def check_declared(prepared: Prepared) -> None:
     if prepared.planned.undeclared:
         raise ConfigError(
             f"model.kind: got '{prepared.planned.undeclared[0]}', expected a layer that declares its cost, so that it "
-            "can be simulated: give the class a static method 'work' (README, 'Your own layer')"
+            "can be simulated: give the class a static method 'work' (docs/own_layer.md)"
         )
 
 

@@ -81,7 +81,7 @@ def _sparse_sums(model: ModelSection, inputs: InputRows, whole: bool) -> list[st
         return [
             f"model.kind: got '{model.kind}', which has only forward, but the graph's features are sparse: they are "
             "multiplied by weights before neighbours are summed, and forward does both at once. Split it into prepare, "
-            "aggregate and update (README, 'Your own layer'), or store the features as a dense array"
+            "aggregate and update (docs/own_layer.md), or store the features as a dense array"
         ]
     found = []
     if model.hoist != "auto":
