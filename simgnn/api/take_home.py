@@ -17,6 +17,7 @@ from simgnn.errors import ConfigError, GraphError
 from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import Graph
 from simgnn.graph.load import with_centred_features
+from simgnn.graph.store import graph_digest
 from simgnn.limits import MAX_RANKS
 from simgnn.model.user_layer import user_shape
 from simgnn.outputs import check_output_file, make_parent
@@ -27,6 +28,7 @@ from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.inference import inference_experiment, plan_inference, with_classes
 from simgnn.planner.prepare import Prepared, obtain_partition, read_graph
 from simgnn.progress import Progress
+from simgnn.record.plan import read_plan
 from simgnn.record.rundir import RunDirectory, write_table
 from simgnn.record.scores import accuracies, scores_table
 from simgnn.record.trained import (
@@ -115,6 +117,8 @@ def infer_run(
     find_own_layers(run)
     user_shape(described.kind)  # raises before minutes go into graph and partition
     graph = read_graph(experiment, None, progress)
+    if source is None:
+        _check_unchanged(graph, run, bool(stated["graph"].get("centre", False)))
     _check_weights(experiment, graph, trained, progress)
     graph = _with_inputs(graph, trained, source)
     artifact = obtain_partition(experiment, graph, None, progress)
@@ -163,6 +167,17 @@ def _graph_table(stated: Mapping[str, Any], source: str | None, overrides: Seque
             )
         table = deep_merge({"graph": table}, changed)["graph"]
     return table
+
+
+def _check_unchanged(graph: Graph, run: Path, centred: bool) -> None:
+    """Raise :class:`GraphError` if the graph that a run names is no longer the one that it trained on."""
+    trained_on = read_plan(RunDirectory(run).plan / "plan.json").graph_digest
+    whole = with_centred_features(graph, graph.name) if centred else graph
+    if trained_on is not None and graph_digest(whole) != trained_on:
+        raise GraphError(
+            f"RUN: graph '{graph.name}' has changed since {run} was trained on it; expected the same graph, or name the "
+            "one to compute scores of (--graph)"
+        )
 
 
 def _check_weights(experiment: Experiment, graph: Graph, trained: Trained, progress: Progress) -> None:

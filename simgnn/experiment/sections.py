@@ -21,8 +21,6 @@ Width = Annotated[int, Field(ge=1, le=2**20)]
 Decay = Annotated[float, Field(ge=0, le=1e6)]
 Text = Annotated[str, Field(min_length=1)]
 Column = Text | Width
-SIDE_KEYS = ("features", "labels", "splits")
-"""Keys of ``[graph]`` that name files of vertices."""
 
 
 class Section(BaseModel):
@@ -168,9 +166,18 @@ class GraphSection(Section):
                 yield self.refusal(
                     key, f"no graph.{needed}", "none", f"it is a column of that file; state graph.{needed}"
                 )
-        if self.id_column is not None and not any(isinstance(getattr(self, key), str | Splits) for key in SIDE_KEYS):
+        files = self._side_files()
+        if self.id_column is not None and all(file.endswith(".npy") for file in files):
+            found = "no such file"
             why = "it is a column of files of vertices; state graph.features, graph.labels or graph.splits"
-            yield self.refusal("id_column", "no such file", "none", why)
+            if files:
+                found, why = "only .npy files", "their rows are the vertices in order; remove it"
+            yield self.refusal("id_column", found, "none", why)
+
+    def _side_files(self) -> list[str]:
+        """The files of features, labels and splits that are stated."""
+        parts = self.splits.model_dump().values() if isinstance(self.splits, Splits) else (self.splits,)
+        return [file for file in (self.features, self.labels, *parts) if isinstance(file, str)]
 
 
 class ModelSection(Section):

@@ -55,6 +55,7 @@ def test_shares_keep_their_seed(tmp_path: Path) -> None:
         "feature_columns = ['a']",
         "label_column = 'a'",
         "id_column = 'a'",
+        "id_column = 'a'\nfeatures = 'x.npy'\nsplits = { train = 0.5, test = 0.5 }",
         "source_column = 0",
         "ids = 'text'",
     ],

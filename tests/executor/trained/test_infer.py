@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,6 +86,10 @@ def test_scores_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
             assert classes == found.argmax(1).tolist()
     with pytest.raises(GraphError, match="learned a vector for each vertex"):
         infer_run(tmp_path / "vectors", str(tmp_path / "own.graph"), (), 1, "last", tmp_path / "no.parquet", QUIET)
+    shutil.rmtree(tmp_path / "own.graph")
+    save_graph(small_graph(seed=9), tmp_path / "own.graph")
+    with pytest.raises(GraphError, match="has changed since"):
+        infer_run(tmp_path / "own", None, (), 1, "last", tmp_path / "no.parquet", QUIET)
     assert not (tmp_path / "no.parquet").exists()
     assert not list(tmp_path.glob(".*")), "nothing temporary stays"
 
