@@ -175,8 +175,8 @@ def _check_unchanged(graph: Graph, run: Path, centred: bool) -> None:
     whole = with_centred_features(graph, graph.name) if centred else graph
     if trained_on is not None and graph_digest(whole) != trained_on:
         raise GraphError(
-            f"RUN: graph '{graph.name}' has changed since {run} was trained on it; expected the same graph, or name the "
-            "one to compute scores of (--graph)"
+            f"RUN: graph '{graph.name}' has changed since {run} was trained on it; expected the same graph: restore "
+            "it, or name the one to compute scores of (--graph)"
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES
 from simgnn.emit.sums.drawn import ROW_EDGES
+from simgnn.emit.sums.own_first import CUT_EDGES
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 KEPT_EDGES = "edges of drawn rows (expected numbers)"
 """What a plan for a statistics file estimates if halo rows are drawn: its edges are not known row by row."""
+ONE_SUM = "attention over own and halo rows (one sum in place of two: the statistics do not count edges from the halo)"
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ def prepare(
             experiment, stats = from_statistics(experiment, base)
             check_fitted(experiment, profile)
             if experiment.sampling is None:
-                estimated = (KEPT_EDGES,) if experiment.freshness.draws_rows else ()
-                return Prepared(experiment, stats, _planned(experiment, stats), estimated=estimated)
+                planned = _planned(experiment, stats)
+                return Prepared(experiment, stats, planned, estimated=_estimated(experiment, stats, planned))
             return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
         check_cache(cache)
         sampling = experiment.sampling
@@ -134,6 +136,16 @@ def full_graph_stats(experiment: Experiment, artifact: "PartitionArtifact") -> P
             found.append(np.bincount(csr.indices, minlength=csr.columns)[csr.rows :])
         stats = replace(stats, tables={**stats.tables, ROW_EDGES: np.concatenate(found)})
     return stats
+
+
+def _estimated(experiment: Experiment, stats: PartitionStats, planned: Planned) -> tuple[str, ...]:
+    """Return what a plan of full-graph training for a statistics file does not know exactly."""
+    exchanged = experiment.communication.cut == "edge-cut" and experiment.communication.moves == "rows"
+    attends = any(layer.attends for layer in planned.layers) and stats.ranks > 1 and exchanged
+    return (
+        *((KEPT_EDGES,) if experiment.freshness.draws_rows else ()),
+        *((ONE_SUM,) if attends and CUT_EDGES not in stats.tables else ()),
+    )
 
 
 def _planned(experiment: Experiment, stats: PartitionStats) -> Planned:
