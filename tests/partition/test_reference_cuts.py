@@ -106,7 +106,7 @@ def test_the_rank_of_a_random_edge_depends_on_its_ends_alone() -> None:
 
 
 @pytest.mark.parametrize("policy", CUTS, ids=repr)
-@pytest.mark.parametrize("ranks", [1, 3, 65, 300])
+@pytest.mark.parametrize("ranks", [1, 3, 65, pytest.param(300, marks=pytest.mark.slow)])
 def test_every_edge_has_one_rank_and_every_vertex_its_replicas(policy: Partitioner, ranks: int) -> None:
     graph = graph_of(np.random.default_rng(2).integers(0, 350, (900, 2)), 400)  # fifty vertices are isolated
     hosts = np.arange(ranks) // 4

@@ -214,6 +214,7 @@ SMALL = {
 """Shapes of the first primitive of each measure, where they are not (rows, width)."""
 
 
+@pytest.mark.slow
 def test_a_full_calibration_measures_every_primitive() -> None:
     """Its probes run, and state the sizes that the primitive's features need; a quick one leaves out attention."""
     world = world_of((0,))

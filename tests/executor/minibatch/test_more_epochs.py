@@ -82,6 +82,7 @@ def _check_cases(cases: list[str], hosts: int, each: int, place: Path) -> None:
             _check(runs[SHORT][position], runs[LONG][position], ranks)
 
 
+@pytest.mark.slow
 def test_more_epochs_on_two_hosts(tmp_path: Path) -> None:
     _check_cases(["hot"], 2, 1, tmp_path)
 
