@@ -71,7 +71,7 @@ class Members:
 def members(halo: Sequence[Mapping[int, int]], caching: Caching) -> Members:
     """Where rows are cached: those in most halos first, then those of small ids."""
     overlap = Counter(vertex for held in halo for vertex in held)
-    sign = 1 if caching.order == "low" else -1
+    sign, reuses = 1 if caching.order == "low" else -1, caching.interval > 1 or caching.mode == "async"
     candidates, devices = [], []
     for held in halo:
         fitting = set(held)
@@ -82,7 +82,7 @@ def members(halo: Sequence[Mapping[int, int]], caching: Caching) -> Members:
                 fitting |= set(theirs[: caching.top_k])
         candidates.append(fitting)
         first = sorted(fitting, key=lambda v: (sign * overlap[v], v))
-        devices.append(set(first[: capacity(caching.rows, len(held))] if caching.interval > 1 else []))
+        devices.append(set(first[: capacity(caching.rows, len(held))] if reuses else []))
     each, memories = len(halo) // caching.hosts, []
     for host in range(caching.hosts):
         here = range(host * each, (host + 1) * each)

@@ -46,6 +46,7 @@ FORM_HANDLERS: Mapping[Form, Factory] = {
     Form.PUT: rows.put,
     Form.SPARSE_ROWS: rows.sparse,
     Form.OWN_ROWS: rows.to_host,
+    Form.OWN_VIEWS: decisions.act,
     Form.GREATER: partial(rows.add, combine=max_rows),
     Form.FIRST_ROWS: rows.add,
     Form.DROPOUT: training.dropout,

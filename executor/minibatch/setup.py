@@ -117,7 +117,7 @@ def _context(
         task=task,
         optimizer=optimizer,
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
-        written=written,
+        written=lambda: written,
         resources={**drawn.functions(), **staged.functions(), **learning, **evaluation.functions},
     )
     staged.note_rows = lambda *counted: context.note_rows(*counted)  # the context's recorder comes later

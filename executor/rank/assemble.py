@@ -66,13 +66,13 @@ def _full_graph_context(
     shared = shared_buffers(program, world.rank, control)
     if VERTICES in program.buffers:
         constants[VERTICES] = torch.from_numpy(np.array(local.vertices, dtype=np.int64)).to(world.device)
+    constants |= {**learned_values(plan.layers, optimizer), **shared}
+    store = BufferStore(program, world.rank, world.device, constants)
     return RankContext(
         program=program,
         rank=world.rank,
         device=world.device,
-        store=BufferStore(
-            program, world.rank, world.device, {**constants, **learned_values(plan.layers, optimizer), **shared}
-        ),
+        store=store,
         seed=plan.seed,
         routes=routes,
         groups=groups,
@@ -84,7 +84,7 @@ def _full_graph_context(
         vertices=vertices_of(plan, local),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         control=control,
-        written=blocks_written(program, routes, shared),
+        written=blocks_written(program, routes, store),
     )
 
 
@@ -118,15 +118,21 @@ def shared_buffers(program: Program, rank: int, group: GroupHandle) -> dict[str,
 
 
 def blocks_written(
-    program: Program, routes: Mapping[str, LocalRoute], shared: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """Return the rows of shared buffers that this rank writes, by buffer and route: a checkpoint holds them."""
-    found = {}
-    for _, op in program.ops:
-        if op.form is Form.OWN_ROWS and op.route is not None:
-            for access in op.writes:
-                found[f"{access.buffer} by {op.route}"] = shared[access.buffer][slot_block(routes[op.route])]
-    return found
+    program: Program, routes: Mapping[str, LocalRoute], store: BufferStore
+) -> Callable[[], dict[str, torch.Tensor]]:
+    """Return a function of the rows of shared buffers that this rank writes, by buffer and route: a checkpoint holds
+    them."""
+    blocks = {
+        f"{access.buffer} by {op.route}": (store.slot(access.buffer), slot_block(routes[op.route]))
+        for _, op in program.ops
+        if op.form is Form.OWN_ROWS and op.route is not None
+        for access in op.writes
+    }
+
+    def now() -> dict[str, torch.Tensor]:
+        return {name: cast(torch.Tensor, store.values[slot])[block] for name, (slot, block) in blocks.items()}
+
+    return now
 
 
 def edges_kept(network: LayerNetwork, program: Program) -> Functions:

@@ -152,7 +152,7 @@ class Session:
         )
         if self.context.network is not None:
             layers, writes = self.context.network.layers, self.world.rank == 0
-            beside = tensors_beside(plan, self.world, self.context.written)
+            beside = tensors_beside(plan, self.world, self.context.written())
             self.model = TrainedModel(plan.root, plan.layers, layers, beside, writes)
             self.model.resumed(self.history.accuracy())
         self.log: EpochLog | None = None

@@ -36,7 +36,8 @@ TORCH_TYPES: Mapping[str, torch.dtype] = {
 
 class BufferStore:
     """The tensors of one rank's buffers: one slot for a plain buffer, ``depth`` slots for a ring of copies.
-    ``constants``: buffers whose tensor no op replaces (features, flat gradients); never freed or checkpointed."""
+    ``constants``: buffers whose tensor no op replaces, or only by that of another one (features, flat gradients); never
+    freed or checkpointed."""
 
     def __init__(
         self, program: Program, rank: int, device: torch.device, constants: Mapping[str, Value] | None = None

@@ -40,7 +40,7 @@ def save_checkpoint(
         "modules": context.network.state(),
         "generators": generators,
         "buffers": context.store.state(),
-        "written": {name: rows.clone() for name, rows in context.written.items()},
+        "written": {name: rows.clone() for name, rows in context.written().items()},
         "decisions": context.decisions,
         "pairs": _listed(context.pairs),
         "apart": {name: _listed(apart.pairs) for name, apart in context.apart.items()},
@@ -118,7 +118,7 @@ def load_checkpoint(folder: Path, epoch: int, context: RankContext) -> dict[str,
         if context.device.type == "cuda":
             torch.cuda.set_rng_state(state["generators"][1], context.device)
         context.store.load_state(state["buffers"])
-        for name, rows in context.written.items():
+        for name, rows in context.written().items():
             rows.copy_(state["written"][name])
         context.decisions.update(state["decisions"])
         context.pairs.update(_unlisted(state["pairs"]))

@@ -139,10 +139,11 @@ class RankContext:
     ``decisions``: the latest value of each decision of a policy, by name. ``pairs``: payload by (op id, target) as
     [messages, bytes]; ``apart``: the same for some epochs alone, by a name. ``note(now, decision, peer, value)``
     records a decision, ``note_loss`` a mini-batch's metrics before they are summed over ranks, ``note_rows`` how many
-    rows arrive on routes whose counts differ by step. ``written``: memory shared by ranks of a host that this rank
-    changes while it trains, by name. ``rate_of``: the learning rate by epoch; None: it stays as the optimizer has it.
-    ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`. ``control``: a group of all ranks, through host
-    memory, for messages that are not part of the program. ``vertices``: names of rows for messages to users.
+    rows arrive on routes whose counts differ by step. ``written`` returns memory shared by ranks of a host that this
+    rank changes while it trains, by name: two such buffers may change places. ``rate_of``: the learning rate by epoch;
+    None: it stays as the optimizer has it. ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`.
+    ``control``: a group of all ranks, through host memory, for messages that are not part of the program.
+    ``vertices``: names of rows for messages to users.
     """
 
     program: Program
@@ -165,7 +166,7 @@ class RankContext:
     note: Callable[[Now, str, int, int], None] = unrecorded
     note_loss: Callable[[Now, torch.Tensor], None] = unrecorded
     note_rows: NoteRows = unrecorded
-    written: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    written: Callable[[], Mapping[str, torch.Tensor]] = dict
     resources: Mapping[type[Any], Any] = field(default_factory=dict)
     memo: dict[Any, Any] = field(default_factory=dict)
     control: GroupHandle | None = None

@@ -167,12 +167,12 @@ class ProgramBuilder:
         read, written = accesses(reads), accesses(writes)
         self.emit(templates, Op(name, kind, Nature.COMPUTE, read, written, transfer=transfer, **fields))
 
-    def host_barrier(self, templates: Sequence[str], name: str, after: str, **fields: Any) -> None:
-        """Emit a point at which the ranks of each host wait for one another, once the op ``after`` has ended."""
+    def host_barrier(self, templates: Sequence[str], name: str, after: Sequence[str], **fields: Any) -> None:
+        """Emit a point at which the ranks of each host wait for one another, once the ops ``after`` have ended."""
         nature = Nature.SHARING
         if nature not in self.natures:
             self.natures.append(nature)
-        waits = (Dependency(after),)
+        waits = tuple(Dependency(one) for one in after)
         self.emit(templates, Op(name, OpKind.BARRIER, nature, after=waits, category="comm", **fields))
 
     def broadcast(

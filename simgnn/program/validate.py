@@ -293,6 +293,8 @@ def _through_collective(graph: Unrolled, first: int, second: int) -> bool:
         return True
     if one.form is Form.OWN_ROWS and other.form is Form.OWN_ROWS:
         return True
+    if one.form is Form.OWN_VIEWS:  # of a rank, who alone waits for it; what other ranks do before it is ordered apart
+        return True
     return any(
         graph.nodes[middle].op.kind in GROUP_KINDS
         and graph.ancestors[second] >> middle & 1

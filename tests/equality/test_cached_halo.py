@@ -73,12 +73,23 @@ CASES: dict[str, tuple[int, tuple[str, ...], Caching]] = {
         4, ("model.kind=gat", "model.heads=2", INPUT), Caching(INTERVAL, 0.7, "always", mode="async", top_k=20)
     ),
     "gin, async, resent": (3, (*GIN, RESENT), Caching(INTERVAL, 0.7, mode="async")),
+    "gcn, async, shared": (4, ("model.kind=gcn", DEEP, HIDDEN), Caching(INTERVAL, 0.3, host_rows=0.5, mode="async")),
+    "sage, async, two hosts": (
+        4, ("model.kind=sage", DEEP, TRANSFORMED, "model.dropout=0.5"),
+        Caching(INTERVAL, 0.2, "historical", host_rows=0.6, hosts=2, mode="async"),
+    ),
+    "gat, async, all shared": (
+        3, ("model.kind=gat", "model.heads=2", INPUT), Caching(INTERVAL, 0, "always", host_rows=1.0, mode="async")
+    ),
+    "resent, async, shared": (
+        3, (*GIN, RESENT, DEEP), Caching(INTERVAL, 0.4, host_rows=25, mode="async", global_rank="uncovered")
+    ),
     "resent, two hosts": (
         4, ("model.kind=gcn", RESENT, HIDDEN, DEEP), Caching(INTERVAL, 5, host_rows=25, hosts=2, layers=(1, 3))
     ),
 }  # fmt: skip
 """Ranks, settings, and how rows are cached."""
-QUICK = ("sage, historical", "gcn, inputs resent")
+QUICK = ("sage, historical", "gcn, inputs resent", "sage, async, two hosts")
 ORDERS = {"bsp": ("bsp", None), "pipelined": ("pipelined", None), "random order, delays": ("pipelined", 7)}
 EACH = [pytest.param(case, id=case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in CASES]
 
@@ -274,6 +285,21 @@ def test_caches_hold_no_more_than_what_was_chosen(trained: Trained, case: str) -
         assert held == {len(chosen.devices[rank])}
         memory = int(plan.program.sizes.columns["halo/in_memory"][rank]) if caching.host_rows else 0
         assert memory == len(chosen.memories[chosen.host(rank)])
+
+
+def test_an_async_refresh_in_every_epoch_gives_rows_of_the_epoch_before(tmp_path: Path) -> None:
+    caching = Caching(1, 0.4, host_rows=0.5, mode="async")
+    settings = (DEEP, HIDDEN, *settings_of(caching), "train.epochs=5", "train.eval_every=0")
+    folder = prepared_run(small_graph(), tmp_path / "run", 3, *settings)
+    plan = RunPlan.open(folder)
+    expected = reference(plan, caching, constant=True)
+    exact = reference(plan, Caching(1, 0), constant=True)
+    assert expected.losses[0] == pytest.approx(exact.losses[0], abs=1e-12)
+    assert abs(expected.losses[-1] - exact.losses[-1]) > 1e-7
+    for ours in run_ranks(3, train_counting, tmp_path / "ranks", [str(folder)], joined=False):
+        assert ours[0]["losses"] == pytest.approx(expected.losses, abs=1e-10)
+    simulated = simulate(plan.program, machine(list(plan.program.hosts)), epochs=5, evaluate_every=5)
+    assert not differences(told(simulated.trace), told(read_table(RunDirectory(folder).trace)))
 
 
 MODELS = {

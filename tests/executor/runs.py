@@ -160,7 +160,7 @@ def train_in_process(
                 "parameters": optimizer.flat.detach().clone(),
                 "buffers": [] if session.context.network is None else session.context.network.state(),
                 "caches": _caches(session),
-                "written": {name: rows.clone() for name, rows in session.context.written.items()},
+                "written": {name: rows.clone() for name, rows in session.context.written().items()},
                 "serial": session.interpreter.serial,
                 "alive": sum(value is not None for value in session.context.store.values),
                 "staging_bytes": _staging_bytes(session),

@@ -54,6 +54,8 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     refreshed = "freshness.kind=refresh-interval", "freshness.refresh_interval=3", "freshness.grad=historical"
     places = "placement.device_rows=0.3", "placement.host_rows=0.4", "communication.resend_inputs=true"
     runs.append(("refreshed", small_graph(), [*SETTINGS, "model.layers=3", *refreshed, *places]))
+    # of an odd number of refreshes ahead, so that the two memories of the host have changed places
+    runs.append(("ahead", small_graph(), [*SETTINGS, "model.layers=3", *refreshed, *places, "freshness.mode=async"]))
     whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
     broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *settings)) for name, graph, settings in runs]
     expected = run_ranks(2, train_in_process, tmp_path / "whole", whole, joined=False)

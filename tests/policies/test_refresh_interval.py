@@ -186,7 +186,6 @@ REFUSED = {
     "no interval": ("freshness.refresh_interval", KIND, "freshness.refresh_interval=0"),
     "part of an epoch": ("freshness.refresh_interval", KIND, "freshness.refresh_interval=2.5"),
     "another mode": ("freshness.mode", KIND, "freshness.mode=asynch"),
-    "memory of one copy": ("freshness.mode", KIND, "freshness.mode=async", "placement.host_rows=0.5"),
     "fewer than none": ("placement.device_rows", KIND, "placement.device_rows=-1"),
     "more than all": ("placement.host_rows", KIND, "placement.host_rows=1.5"),
     "no rows of an owner": ("freshness.top_k", KIND, "freshness.top_k=0"),

@@ -49,6 +49,15 @@ class SwapRows(Action[Any]):
         return halo, cache, version
 
 
+class SwapMemories(Action[Any]):
+    """Read the rows that owners have just written into the memory of the host, and write into that of older ones."""
+
+    def run(self, context: PolicyContext, *memories: Array) -> tuple[Array, ...]:
+        """Return the arrays of the memory that is read (rows, versions) and of the one that is written (rows,
+        versions) in each other's place; nothing is copied."""
+        return (*memories[2:], *memories[:2])
+
+
 class FillRest(Action[Any]):
     """Put the rows of a refresh that arrived from their owners into the halo."""
 

@@ -8,7 +8,15 @@ import numpy as np
 
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.freshness import MovesRows
-from simgnn.emit.halo_cache.actions import FillRest, FillRows, KeepGradients, KeepRows, PutShared, SwapRows
+from simgnn.emit.halo_cache.actions import (
+    FillRest,
+    FillRows,
+    KeepGradients,
+    KeepRows,
+    PutShared,
+    SwapMemories,
+    SwapRows,
+)
 from simgnn.emit.halo_cache.membership import Chosen, HaloRows
 from simgnn.emit.halo_cache.routes import CACHED, CachedRows
 from simgnn.emit.halo_cache.transfer import CachedTransfer
@@ -35,6 +43,7 @@ class CachesHalo(MovesRows, ABC):
         KeepRows,
         FillRows,
         SwapRows,
+        SwapMemories,
         FillRest,
         PutShared,
         KeepGradients,
@@ -43,7 +52,7 @@ class CachesHalo(MovesRows, ABC):
     @property
     @abstractmethod
     def interval(self) -> int:
-        """Epochs from one refresh to the next; 1: no row is used twice."""
+        """Epochs from one refresh to the next; 1: no row is used twice, but with :attr:`delayed` in the next epoch."""
 
     @abstractmethod
     def cached(self, halo: HaloRows, capacities: IntArray) -> Chosen:
@@ -72,20 +81,23 @@ class CachesHalo(MovesRows, ABC):
         return "dropped"
 
     def expand(self, builder: ProgramBuilder, sync: Sync, codec: Codec) -> None:
-        backward = sync.phase == "backward"
-        if CACHED not in builder.routes or not self.caches_layer(sync.layer) or (backward and self.gradients == "sent"):
+        backward, cached = sync.phase == "backward", CACHED in builder.routes and self.caches_layer(sync.layer)
+        if not cached or (backward and self.gradients == "sent"):
             if codec.encodes:
                 emit_encoded(builder, sync, codec)
             else:
                 emit_plainly(builder, sync)
+        if not cached:
             return
         training, coding = training_part(builder, sync), codec if codec.encodes else None
         for stage in training.stages:
             transfer = CachedTransfer(builder, training, stage, coding, self.slot, self.interval, self.delayed)
-            if backward:
-                transfer.give_back(historical=self.gradients == "historical")
-            else:
+            if not backward:
                 transfer.publish()
+                continue
+            if self.gradients != "sent":
+                transfer.give_back(historical=self.gradients == "historical")
+            transfer.swap_memories()
 
 
 @dataclass(frozen=True)
@@ -103,12 +115,13 @@ class HaloCaches:
         stats, hosts = self.stats, int(self.stats.hosts.max()) + 1
         devices, memories = self.placement.device_capacities(stats.halo_rows()), np.zeros(hosts, np.int64)
         shares = self.placement.shares_halo
-        if not len(stats.halo.source) or not (shares or (devices.any() and self.policy.interval > 1)):
+        reuses = self.policy.interval > 1 or self.policy.delayed
+        if not len(stats.halo.source) or not (shares or (devices.any() and reuses)):
             return None
         halo = HaloRows.of(stats.halo, np.asarray(stats.table(HALO_VERTICES, "a cache of halo rows")), stats.hosts)
         if shares:
             each = halo.once_a_host(np.ones(len(halo.vertex), np.bool_))
             memories = self.placement.host_capacities(np.bincount(halo.host[each], minlength=hosts).astype(np.int64))
-        cached = self.policy.cached(halo, devices if self.policy.interval > 1 else np.zeros_like(devices))
+        cached = self.policy.cached(halo, devices if reuses else np.zeros_like(devices))
         shared = self.policy.shared(halo, memories, cached)
-        return CachedRows(halo, cached, shared) if (cached | shared).any() else None
+        return CachedRows(halo, cached, shared, self.policy.delayed) if (cached | shared).any() else None

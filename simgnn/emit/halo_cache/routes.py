@@ -20,6 +20,9 @@ HELD = "halo/held"
 IN_HOST, REST = "halo/in_host", "halo/rest"
 """Where a refresh takes them from: the memory of the host; or their owners. The latter include rows of other hosts that
 the first rank that needs them writes into the memory of its host."""
+BOTH = "halo/both"
+"""Rows that lie in both: in a refresh whose rows are for later epochs, the device reads these anew from the memory of
+the host, to keep them."""
 STORED, RELAYED = "halo/stored", "halo/relayed"
 """One row for each vertex in the memory of a host: those whose owner is on the host, who writes them; and those that
 their receiver writes."""
@@ -40,11 +43,13 @@ def arriving(route: str) -> Column:
 @dataclass(frozen=True)
 class CachedRows:
     """The halo rows of all ranks by where they are cached. ``cached``: on the device of their holder; ``shared``: their
-    vertex is in the memory of their holder's host; bool [n] each, and both may be set."""
+    vertex is in the memory of their holder's host; bool [n] each, and both may be set. ``delayed``: a refresh uses
+    cached rows as they are."""
 
     halo: HaloRows
     cached: Chosen
     shared: Chosen
+    delayed: bool = False
 
     @cached_property
     def written(self) -> Chosen:
@@ -81,10 +86,12 @@ class CachedRows:
                 SHARED: shared & ~self.cached, IN_HOST: shared, REST: ~shared | self.relayed,
                 STORED: self.written & ~self.relayed, RELAYED: self.relayed,
             }  # fmt: skip
+            if self.delayed:
+                routes[BOTH] = shared & self.cached
             on_hosts = np.bincount(self.halo.host[self.written], minlength=int(self.halo.hosts.max()) + 1)
             builder.column(IN_MEMORY.name, on_hosts[self.halo.hosts])
         for name, chosen in routes.items():
-            placed = slots[wire] if name in (SHARED, IN_HOST, STORED, RELAYED) else None
+            placed = slots[wire] if name in (SHARED, IN_HOST, BOTH, STORED, RELAYED) else None
             builder.rows_of(name, HALO, chosen[wire], placed)
             # rows and places among those that travel, of what a rank sends and of what it receives
             word = ITEM_BYTES["int64"] * (2 if placed is None else 3)

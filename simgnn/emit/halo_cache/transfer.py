@@ -1,13 +1,22 @@
 """Emits the transfers of halo rows of which some are cached: on devices, and in memory that a host's ranks share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from simgnn.emit.builder import ProgramBuilder
-from simgnn.emit.halo_cache.actions import FillRest, FillRows, KeepGradients, KeepRows, PutShared, SwapRows
+from simgnn.emit.halo_cache.actions import (
+    FillRest,
+    FillRows,
+    KeepGradients,
+    KeepRows,
+    PutShared,
+    SwapMemories,
+    SwapRows,
+)
 from simgnn.emit.halo_cache.routes import (
+    BOTH,
     CACHED,
     HELD,
     IN_HOST,
@@ -37,8 +46,9 @@ class CachedTransfer:
     actions these are; ``interval``: epochs between two refreshes; ``delayed``: a refresh uses cached rows as they are,
     and the new ones from the next epoch on.
 
-    Buffers for the whole run: ``cache``, and ``shared`` for all ranks of a host; ``versions`` and ``shared_versions``,
-    the epochs of their rows; and the gradients of cached rows as they last arrived, where these are used again."""
+    Buffers for the whole run: ``cache``, and ``shared`` for all ranks of a host, with ``delayed`` also ``spare``, which
+    is written while ``shared`` is read and then changes places with it; their ``versions``, the epochs of their rows;
+    and the gradients of cached rows as they last arrived, where these are used again."""
 
     builder: ProgramBuilder
     sync: Sync
@@ -56,21 +66,26 @@ class CachedTransfer:
         return self.sync.phase == "setup"
 
     @property
-    def fresh(self) -> Sync:
-        """The sync in the epochs that fill the caches."""
-        return self.sync if self.interval == 1 else self.sync.only(FIRST if self.constant else REFRESH)
+    def reuses(self) -> bool:
+        """Whether rows are used in other epochs than that in which they were sent."""
+        return self.interval > 1 or self.delayed
 
     @property
-    def swapped(self) -> Sync:
+    def fresh(self) -> Sync:
+        """The sync in the epochs that fill the caches."""
+        return self.sync.only(FIRST if self.constant else REFRESH) if self.reuses else self.sync
+
+    @property
+    def ahead(self) -> Sync:
         """The sync in the epochs that fill the caches for later ones. In the first epoch there are no older rows."""
         none = replace(self.sync, templates=())
-        return self.fresh.without(FIRST) if self.delayed and self.interval > 1 and not self.constant else none
+        return self.fresh.without(FIRST) if self.delayed and not self.constant else none
 
     @property
     def held(self) -> Sync:
         """The sync in the epochs that read them."""
         none = replace(self.sync, templates=())
-        return none if self.interval == 1 else self.sync.without(FIRST if self.constant else REFRESH)
+        return self.sync.without(FIRST if self.constant else REFRESH) if self.reuses else none
 
     @property
     def shares(self) -> bool:
@@ -84,39 +99,72 @@ class CachedTransfer:
         not cached. A schedule that overlaps nothing runs ops one by one."""
         overlaps = self.builder.sums_own_first or not self.shares
         receiving_buffer(self.builder, self.sync, self.stage)
-        for emit in (self._refresh, self._reuse):
+        for emit in (self._refresh, self._refresh_ahead, self._reuse):
             with nullcontext() if overlaps else self.builder.one_by_one():
                 emit()
 
     def _refresh(self) -> None:
-        builder, sync, stage = self.builder, self.fresh, self.stage
-        if not self.shares:
-            carry(builder, sync, stage, self.codec)
-        else:
-            self._store("store", stage.source, STORED, leaving(STORED))
-            rest = self._stage("rest", REST)
-            carry(builder, sync, rest, self.codec)
-            put = [self._rows("gather", arriving(REST))]
-            self._act(sync, "fill", FillRest, [rest.target], [stage.target], put, route=stage.route)
-            stored = "store"
-            if builder.routes[RELAYED].rows.any():
-                stored = "relay"
-                self._store(stored, stage.target, reverse_of(RELAYED), arriving(RELAYED))
-            builder.host_barrier(
-                sync.templates, sync.op(stage, "stored"), sync.op(stage, stored), layer=sync.layer, phase=sync.phase
-            )
-            self._load(sync, IN_HOST, sync.op(stage, "stored"))
-        if self.interval == 1:
+        """Emit a refresh that uses the rows that it brings."""
+        ahead, stage = self.ahead.templates, self.stage
+        sync = replace(self.fresh, templates=tuple(name for name in self.fresh.templates if name not in ahead))
+        if not sync.templates:
             return
-        (cache, version), swapped = self._cache(), self.swapped.templates
-        used_now = replace(sync, templates=tuple(name for name in sync.templates if name not in swapped))
-        kept = [self._rows("gather", arriving(CACHED))]
-        self._act(used_now, "keep", KeepRows, [stage.target, cache, version], [cache, version], kept)
-        whole = [stage.target, cache, version]
+        if not self.shares:
+            carry(self.builder, sync, stage, self.codec)
+        else:
+            stored = self._fill_memory(sync, self._shared())
+            self._load(sync, IN_HOST, self._shared(), self._age_of(delayed=False), stored)
+        if self.reuses:
+            cache, version = self._cache()
+            kept = [self._rows("gather", arriving(CACHED))]
+            self._act(sync, "keep", KeepRows, [stage.target, cache, version], [cache, version], kept)
+
+    def _refresh_ahead(self) -> None:
+        """Emit a refresh that uses cached rows as they are, and keeps those that it brings for the epochs to come."""
+        sync, stage, older = self.ahead, self.stage, self._age_of(delayed=True)
+        if not sync.templates:
+            return
+        memories = [self._shared(), self._memory("spare")] if self.shares else []
+        if not self.shares:
+            carry(self.builder, sync, stage, self.codec)
+        else:
+            shared, spare = memories
+            stored = self._fill_memory(sync, spare, self._read(sync, SHARED, shared))
+            self._load(sync, BOTH, spare, self._age_of(delayed=False), stored)
+        cache, version = self._cache()
+        whole, rows = [stage.target, cache, version], arriving(CACHED)
         self._act(
-            self.swapped, "swap", SwapRows, whole, whole, kept * 2, options=self._age,
-            scratch=Scratch(rows_of(arriving(CACHED), self._row_bytes)),
+            sync, "swap", SwapRows, whole, whole, [self._rows("gather", rows)] * 2, options=older,
+            scratch=Scratch(rows_of(rows, self._row_bytes)),
         )  # fmt: skip
+        if memories:
+            self._put(sync, SHARED, older)
+
+    def swap_memories(self) -> None:
+        """Emit, behind the exchange of this sync of gradients, what lets later epochs read the memory that the ranks of
+        a host have written: after the exchange no rank reads the other one any more."""
+        rows = replace(self, sync=replace(self.sync, phase="forward"))
+        if rows.ahead.templates and self.shares:
+            both = [*rows._shared(), *rows._memory("spare")]
+            after = (Dependency(self.sync.op(self.stage, "exchange")),)
+            self._act(rows.ahead, "swap_memories", SwapMemories, both, both, [], form=Form.OWN_VIEWS, after=after)
+
+    def _fill_memory(self, sync: Sync, memory: tuple[str, str], read: str = "") -> str:
+        """Emit the ways of all rows of a refresh: to the ``memory`` of the host, or to the halo. Return the name of the
+        op after which the ranks of a host may read the memory; it waits for the op ``read``, too."""
+        builder, stage = self.builder, self.stage
+        self._store(sync, "store", stage.source, STORED, leaving(STORED), memory)
+        rest = self._stage("rest", REST)
+        carry(builder, sync, rest, self.codec)
+        put = [self._rows("gather", arriving(REST))]
+        self._act(sync, "fill", FillRest, [rest.target], [stage.target], put, route=stage.route)
+        stored = "store"
+        if builder.routes[RELAYED].rows.any():
+            stored = "relay"
+            self._store(sync, stored, stage.target, reverse_of(RELAYED), arriving(RELAYED), memory)
+        done, waits = sync.op(stage, "stored"), [sync.op(stage, stored), *([read] if read else [])]
+        builder.host_barrier(sync.templates, done, waits, layer=sync.layer, phase=sync.phase)
+        return done
 
     def _reuse(self) -> None:
         sync, stage = self.held, self.stage
@@ -125,36 +173,55 @@ class CachedTransfer:
         missed, (cache, version) = self._stage("missed", MISSED), self._cache()
         carry(self.builder, sync, missed, self.codec)
         put = [self._rows("gather", arriving(MISSED)), self._rows("gather", arriving(CACHED))]
+        age = self._age_of(self.delayed)
         self._act(
-            sync, "fill", FillRows, [missed.target, cache, version], [stage.target], put, route=stage.route,
-            options=self._age,
-        )  # fmt: skip
-        if self.shares:
-            self._load(sync, SHARED)
-
-    def _store(self, part: str, source: str, route: str, rows: Size) -> None:
-        """Emit the copy of rows into the memory of the host. Each of them has one writer."""
-        shared, versions = self._shared()
-        fields = self.fresh.overhead
-        self.builder.host_copy(
-            self.fresh.templates, self.fresh.op(self.stage, part), OpKind.D2H, [source, shared, versions],
-            [shared, versions], rows, self._row_bytes, route=route, form=Form.OWN_ROWS, **fields,
-        )  # fmt: skip
-
-    def _load(self, sync: Sync, route: str, after: str = "") -> None:
-        """Emit the copy of rows from the memory of the host to the halo on the device."""
-        builder, stage, (shared, versions) = self.builder, self.stage, self._shared()
-        rows = builder.buffer(f"{buffer_name('loaded', sync, stage)}/{route}", arriving(route), sync.width)
-        ages = builder.buffer(
-            f"{buffer_name('loaded_versions', sync, stage)}/{route}", arriving(route), 1, "int64", space="host"
+            sync, "fill", FillRows, [missed.target, cache, version], [stage.target], put, route=stage.route, options=age
         )
-        builder.host_copy(
-            sync.templates, sync.op(stage, "load"), OpKind.H2D, [shared, versions], [rows, ages], arriving(route),
-            self._row_bytes, route=route, after=(Dependency(after),) if after else (), **sync.overhead,
+        if self.shares:
+            self._load(sync, SHARED, self._shared(), age)
+
+    def _store(
+        self, sync: Sync, part: str, source: str, route: str, rows: Size, memory: tuple[str, str]
+    ) -> None:  # fmt: skip
+        """Emit the copy of rows into the memory of the host. Each of them has one writer."""
+        self.builder.host_copy(
+            sync.templates, sync.op(self.stage, part), OpKind.D2H, [source, *memory], memory, rows, self._row_bytes,
+            route=route, form=Form.OWN_ROWS, **sync.overhead,
         )  # fmt: skip
-        put = [self._rows("gather", arriving(route))]
-        self._act(
-            sync, "put", PutShared, [rows, ages, stage.target], [stage.target], put, route=route, options=self._age
+
+    def _load(
+        self, sync: Sync, route: str, memory: tuple[str, str], age: Mapping[str, int], after: str = ""
+    ) -> None:  # fmt: skip
+        """Emit the copy of rows from the memory of the host to the halo on the device."""
+        self._read(sync, route, memory, after)
+        self._put(sync, route, age)
+
+    def _read(self, sync: Sync, route: str, memory: tuple[str, str], after: str = "") -> str:
+        """Emit the copy of rows from the memory of the host to the device; return the op's name."""
+        name = sync.op(self.stage, self._part("load", route))
+        self.builder.host_copy(
+            sync.templates, name, OpKind.H2D, memory, self._loaded(route), arriving(route), self._row_bytes,
+            route=route, after=(Dependency(after),) if after else (), **sync.overhead,
+        )  # fmt: skip
+        return name
+
+    def _put(self, sync: Sync, route: str, age: Mapping[str, int]) -> None:
+        """Emit the copy of rows that were read to their places in the halo."""
+        target, put = self.stage.target, [self._rows("gather", arriving(route))]
+        reads = [*self._loaded(route), target]
+        self._act(sync, self._part("put", route), PutShared, reads, [target], put, route=route, options=age)
+
+    @staticmethod
+    def _part(part: str, route: str) -> str:
+        return f"{part}_both" if route == BOTH else part
+
+    def _loaded(self, route: str) -> tuple[str, str]:
+        """The buffers of rows read from the memory of the host, and of their versions."""
+        sync, stage, rows = self.sync, self.stage, arriving(route)
+        versions = f"{buffer_name('loaded_versions', sync, stage)}/{route}"
+        return (
+            self.builder.buffer(f"{buffer_name('loaded', sync, stage)}/{route}", rows, sync.width),
+            self.builder.buffer(versions, rows, 1, "int64", space="host"),
         )
 
     # -- gradients -------------------------------------------------------------------------------------------------
@@ -201,16 +268,20 @@ class CachedTransfer:
         )
 
     def _shared(self) -> tuple[str, str]:
+        """The memory of the host that is read, and the versions of its rows."""
+        return self._memory("shared")
+
+    def _memory(self, name: str) -> tuple[str, str]:
         sync, stage = self.sync, self.stage
         fields: dict[str, Any] = {"persistent": True, "space": "host-shared"}
         return (
-            self.builder.buffer(buffer_name("shared", sync, stage), IN_MEMORY, sync.width, **fields),
-            self.builder.buffer(buffer_name("shared_versions", sync, stage), IN_MEMORY, 1, "int64", **fields),
+            self.builder.buffer(buffer_name(name, sync, stage), IN_MEMORY, sync.width, **fields),
+            self.builder.buffer(buffer_name(f"{name}_versions", sync, stage), IN_MEMORY, 1, "int64", **fields),
         )
 
-    @property
-    def _age(self) -> dict[str, str | int | float]:
-        return {"interval": 0 if self.constant else self.interval, **({"delay": 1} if self.delayed else {})}
+    def _age_of(self, delayed: bool) -> dict[str, int]:
+        """Options of an op that uses cached rows. ``delayed``: those of an earlier epoch."""
+        return {"interval": 0 if self.constant else self.interval, **({"delay": 1} if delayed else {})}
 
     @property
     def _row_bytes(self) -> int:

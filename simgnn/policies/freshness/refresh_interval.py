@@ -34,8 +34,8 @@ class RefreshInterval(CachesHalo):
 
     Source: CaPGNN, its sections on JACA. Deviations: membership never changes, since every halo row is read once a
     layer; capacities count rows, each of which takes memory in all layers; ``grad`` is our reading of a text that
-    leaves it open; no version is checked while another rank writes, since ranks of a host wait for one another; and
-    ``async`` is built for devices alone."""
+    leaves it open; and no version is checked while another rank writes, since ranks of a host wait for one another,
+    or (``async``) write rows into a second memory, which is read from the next epoch on."""
 
     kind: Literal["refresh-interval"] = "refresh-interval"
     refresh_interval: Number = Field(
@@ -71,12 +71,6 @@ class RefreshInterval(CachesHalo):
                 f"got '{communication.label}' with freshness.kind = '{self.label}', expected {fitting}: caches hold "
                 "rows of a halo, which a rank sums as they are",
             )  # fmt: skip
-        if self.delayed and choices.placement.shares_halo:
-            yield Refusal(
-                "freshness", "mode",
-                "got 'async' with placement.host_rows, expected 'sync': that the memory of a host holds two copies of "
-                "its rows, one to read and one to write, is not built; set placement.host_rows = 0, or use 'sync'",
-            )  # fmt: skip
         most = choices.model.layers
         beyond = [] if self.layers == "all" else sorted({layer for layer in self.layers if layer > most})
         if beyond:
@@ -89,7 +83,8 @@ class RefreshInterval(CachesHalo):
 
     @property
     def epochs(self) -> Epochs:
-        return Epochs(self.interval, {REFRESH: 0}, first=True) if self.interval > 1 else Epochs()
+        reuses = self.interval > 1 or self.delayed
+        return Epochs(self.interval, {REFRESH: 0}, first=True) if reuses else Epochs()
 
     def caches_layer(self, layer: int) -> bool:
         return self.layers == "all" or layer in self.layers
