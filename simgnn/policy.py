@@ -614,6 +614,10 @@ class FreshnessTraits(Serving):
         return Epochs()
 
 
+Capacity = int | float | str | tuple[int, ...]
+"""How many halo rows a cache holds, as an experiment states it."""
+
+
 class PlacementTraits(Serving):
     """The properties of a placement that other choices may ask for."""
 
@@ -630,9 +634,14 @@ class PlacementTraits(Serving):
         return np.zeros_like(halo_vertices)
 
     @property
-    def halo_caches(self) -> Mapping[str, int | float]:
-        """The options that state how many halo rows are cached, with their values: a number, or a share; by default
-        there are none."""
+    def halo_caches(self) -> Mapping[str, Capacity]:
+        """The options that state how many halo rows are cached, with their values: a number, a share, a number for each
+        rank or host, or words that say how the planner chooses these; by default there are none."""
+        return {}
+
+    @property
+    def reserved_shares(self) -> Mapping[str, float]:
+        """By option of :attr:`halo_caches`, the share of a memory that a cache of chosen size leaves free."""
         return {}
 
     @property

@@ -7,14 +7,16 @@ from simgnn.experiment.schema import Experiment
 
 SHARES = 1000
 """Shares of halo rows are tried in steps of 1 / 1000."""
-Capacity = int | float
+Number = int | float
 Fits = Callable[[Experiment], bool]
 
 
 def largest_caches(experiment: Experiment, most_rows: int, fits: Fits) -> str:
     """Return words that name the largest cache that fits, "" if no cache is stated. ``most_rows``: above it a number of
     rows caches no more; ``fits``: whether memory suffices for an experiment."""
-    stated = {option: rows for option, rows in experiment.placement.halo_caches.items() if rows}
+    stated = {
+        option: rows for option, rows in experiment.placement.halo_caches.items() if rows and isinstance(rows, Number)
+    }
     if not stated:
         return ""
     if not fits(_with(experiment, dict.fromkeys(stated, 0))):
@@ -29,20 +31,20 @@ def largest_caches(experiment: Experiment, most_rows: int, fits: Fits) -> str:
     return f"the largest cache that fits: {' with '.join(words)}"
 
 
-def _with(experiment: Experiment, caches: Mapping[str, Capacity]) -> Experiment:
+def _with(experiment: Experiment, caches: Mapping[str, Number]) -> Experiment:
     placement = experiment.placement.model_copy(update=dict(caches))
     return experiment.model_copy(update={"placement": placement})
 
 
-def _fits_with(experiment: Experiment, fits: Fits, kept: Mapping[str, Capacity], option: str, tried: Capacity) -> bool:
+def _fits_with(experiment: Experiment, fits: Fits, kept: Mapping[str, Number], option: str, tried: Number) -> bool:
     return fits(_with(experiment, {**kept, option: tried}))
 
 
-def _largest(stated: Capacity, most_rows: int, fits: Callable[[Capacity], bool]) -> Capacity:
+def _largest(stated: Number, most_rows: int, fits: Callable[[Number], bool]) -> Number:
     """Return the largest capacity below ``stated`` that fits, by bisection; 0 is known to fit."""
     share = isinstance(stated, float)
 
-    def capacity(number: int) -> Capacity:
+    def capacity(number: int) -> Number:
         return number / SHARES if share else number
 
     low, high = 0, int(stated * SHARES) if share else min(int(stated), most_rows)

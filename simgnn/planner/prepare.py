@@ -16,6 +16,7 @@ from simgnn.graph.load import load_graph
 from simgnn.hardware.profile.profile import Profile
 from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, PartitionStats
+from simgnn.planner.cache_capacity import with_capacities
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.fit_partition import check_fitted, with_fitted_partition
@@ -90,7 +91,7 @@ def prepare(
             experiment, stats = from_statistics(experiment, base)
             check_fitted(experiment, profile)
             if experiment.sampling is None:
-                planned = _planned(experiment, stats)
+                planned = _planned(experiment, stats, profile, progress)
                 return Prepared(experiment, stats, planned, estimated=_estimated(experiment, stats, planned))
             return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
         check_cache(cache)
@@ -109,7 +110,7 @@ def prepare(
         artifact = obtain_partition(experiment, graph, cache, progress, profile)
         stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
         if sampling is None:
-            return Prepared(experiment, stats, _planned(experiment, stats), graph, artifact)
+            return Prepared(experiment, stats, _planned(experiment, stats, profile, progress), graph, artifact)
         # Numba: loaded when a graph is prepared
         from simgnn.planner.batch_sizes import prepare_batches
 
@@ -148,12 +149,18 @@ def _estimated(experiment: Experiment, stats: PartitionStats, planned: Planned) 
     )
 
 
-def _planned(experiment: Experiment, stats: PartitionStats) -> Planned:
+def _planned(
+    experiment: Experiment, stats: PartitionStats, profile: Profile | None, progress: Progress
+) -> Planned:  # fmt: skip
     """Plan training on the full graph. Raises :class:`ConfigError` also for options without effect on these ranks."""
-    planned = plan(experiment, stats)
+    fitted, capacities = with_capacities(experiment, stats, profile)
+    for option, rows in capacities.items():
+        least, most = min(rows), max(rows)
+        progress.stage(f"{option}: {least:,}{'' if least == most else f' to {most:,}'}, as many as fit")
+    planned = plan(fitted, stats)
     if problems := experiment.codec.problems(planned.program):
         raise ConfigError(problems)
-    return planned
+    return replace(planned, resolved={**planned.resolved, **capacities}) if capacities else planned
 
 
 def read_graph(experiment: Experiment, base: Path | None = None, progress: Progress = SILENT) -> "Graph":

@@ -44,6 +44,23 @@ def fixed_bytes(program: Program) -> int:
     return total
 
 
+def shared_bytes(program: Program) -> IntArray:
+    """Return the bytes of buffers that the ranks of a host share, as each rank sees them, int64 [P]."""
+    return _in_space(program, "host-shared")
+
+
+def staged_bytes(program: Program) -> IntArray:
+    """Return the bytes of each rank's own buffers in the memory of its host, int64 [P]."""
+    return _in_space(program, "host")
+
+
+def _in_space(program: Program, space: str) -> IntArray:
+    everywhere, total = np.ones(program.ranks, np.bool_), np.zeros(program.ranks, np.int64)
+    for name, buffer in program.buffers.items():
+        total += _bytes(program, name, everywhere) if buffer.space == space else 0
+    return total
+
+
 def _bytes(program: Program, name: str, on_cpu: NDArray[np.bool_]) -> IntArray:
     buffer = program.buffers[name]
     found = program.sizes.most(buffer.rows) * (buffer.row_bytes * buffer.depth)

@@ -62,7 +62,13 @@ class CachesHalo(MovesRows, ABC):
     @abstractmethod
     def shared(self, halo: HaloRows, capacities: IntArray, cached: Chosen) -> Chosen:
         """Choose the rows that lie in the memory of their holder's host, bool [n]: all rows of a vertex on a host, or
-        none, and at most ``capacities`` int64 [hosts] vertices of each host. ``cached``: those of devices."""
+        none, and at most ``capacities`` int64 [hosts] vertices of each host. ``cached``: those of devices. Rows of a
+        rank that uses no caches (:meth:`uses`) are left out afterwards."""
+
+    def uses(self, halo: HaloRows, hit: Chosen) -> Chosen:
+        """Choose the ranks that use caches at all, bool [P]: by default all. ``hit`` bool [n]: the rows that would be
+        read from a cache."""
+        return np.ones(len(halo.hosts), np.bool_)
 
     def caches_layer(self, layer: int) -> bool:
         """Whether halo rows of a layer are cached: by default of all."""
@@ -113,10 +119,12 @@ class HaloCaches:
         """Return which rows are cached where; None if none are ever read from a cache. Raises :class:`ConfigError` for
         statistics that do not know the vertices of halo rows."""
         stats, hosts = self.stats, int(self.stats.hosts.max()) + 1
+        if not len(stats.halo.source):
+            return None
         devices, memories = self.placement.device_capacities(stats.halo_rows()), np.zeros(hosts, np.int64)
         shares = self.placement.shares_halo
         reuses = self.policy.interval > 1 or self.policy.delayed
-        if not len(stats.halo.source) or not (shares or (devices.any() and reuses)):
+        if not (shares or (devices.any() and reuses)):
             return None
         halo = HaloRows.of(stats.halo, np.asarray(stats.table(HALO_VERTICES, "a cache of halo rows")), stats.hosts)
         if shares:
@@ -124,4 +132,6 @@ class HaloCaches:
             memories = self.placement.host_capacities(np.bincount(halo.host[each], minlength=hosts).astype(np.int64))
         cached = self.policy.cached(halo, devices if reuses else np.zeros_like(devices))
         shared = self.policy.shared(halo, memories, cached)
+        used = self.policy.uses(halo, cached | shared)[halo.holder]
+        cached, shared = cached & used, shared & used
         return CachedRows(halo, cached, shared, self.policy.delayed) if (cached | shared).any() else None

@@ -58,6 +58,10 @@ class RefreshInterval(CachesHalo):
     top_k: Number | Literal[-1] = Field(
         default=-1, description="rows of each owner that a rank may cache, those that most ranks need; -1: all"
     )
+    bypass_below: float = Field(
+        default=0.0, ge=0, le=1,
+        description="a rank that would take less than this share of its halo rows from caches uses none of them",
+    )  # fmt: skip
     layers: Literal["all"] | Layers = Field(
         default="all", description="layers whose halo rows are cached, counted from 1"
     )
@@ -109,6 +113,11 @@ class RefreshInterval(CachesHalo):
         numbers = np.zeros(int(halo.on_host.max(initial=-1)) + 1, np.bool_)
         numbers[halo.on_host[chosen]] = True
         return numbers[halo.on_host]
+
+    def uses(self, halo: HaloRows, hit: Chosen) -> Chosen:
+        ranks = len(halo.hosts)
+        hits, rows = np.bincount(halo.holder, hit, minlength=ranks), np.bincount(halo.holder, minlength=ranks)
+        return hits >= self.bypass_below * rows
 
     def _candidates(self, halo: HaloRows) -> Chosen:
         """Choose the rows that may be cached, bool [n]: of each pair of ranks the first ``top_k``."""

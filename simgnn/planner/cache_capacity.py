@@ -1,0 +1,125 @@
+"""Capacities of caches of halo rows that follow from the memory which the program leaves free on a machine."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.emit.halo_cache.routes import IN_MEMORY
+from simgnn.errors import ConfigError
+from simgnn.experiment.schema import Experiment
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import Profile
+from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.make_plan import plan
+from simgnn.planner.program_memory import program_bytes, shared_bytes, staged_bytes
+from simgnn.program.program import Program
+from simgnn.program.sizes import IntArray
+
+Level = Literal["device_rows", "host_rows"]
+EQUAL = "adaptive-equal"
+
+
+def with_capacities(
+    experiment: Experiment, stats: PartitionStats, profile: Profile | None
+) -> tuple[Experiment, dict[str, Any]]:
+    """Return the experiment with a number of rows for each "adaptive" cache, one for each rank or host, and these by
+    key path. As many rows as fit: rows that are cached take what the program without them leaves of a memory, less a
+    reserved share (``reserved_device_share``, ``reserved_host_share``). "adaptive-equal": the least of all ranks and
+    hosts. Where devices are CPUs, both caches lie in one memory: devices take their rows first.
+
+    Source: CaPGNN, algorithm 1, in bytes (D9 of our notes). Deviation: memory is that of the program, buffers and
+    scratch, not a closed form. Raises :class:`ConfigError` without a profile, or one that does not say what is asked
+    for."""
+    adaptive = {level: str(rows) for level, rows in experiment.placement.halo_caches.items() if isinstance(rows, str)}
+    if not adaptive:
+        return experiment, {}
+    if profile is None:
+        level, rows = next(iter(adaptive.items()))
+        raise ConfigError(
+            f"placement.{level}: got '{rows}' without a hardware profile, expected one: how many rows fit follows from "
+            "the memory of its devices and hosts; name it with --hardware (hardware.profile), measure this machine "
+            "with `simgnn calibrate`, or state a number of rows or a share"
+        )
+    threads = experiment.hardware.threads_per_rank
+    machine = Machine.place(profile, experiment.rank_hosts(), None if threads == "auto" else threads)
+    found: dict[str, IntArray] = {}
+    levels: tuple[Level, ...] = ("device_rows", "host_rows")
+    # rows in the memory of a host also take room on the GPUs that read them, so they are counted first there
+    for level in levels if _on_cpu(machine).all() else levels[::-1]:
+        if level in adaptive:
+            least = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1})
+            full = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1.0})
+            needed = [_needed(plan(each, stats).program, machine, level) for each in (least, full)]
+            found[level] = _fitting(experiment, machine, level, _most_rows(full, stats, level), *needed)
+    equal = [rows for level, rows in found.items() if adaptive[level] == EQUAL]
+    alike = min((int(rows.min()) for rows in equal), default=0)
+    found = {level: np.full_like(rows, alike) if adaptive[level] == EQUAL else rows for level, rows in found.items()}
+    return _with(experiment, found), {f"placement.{level}": rows.tolist() for level, rows in found.items()}
+
+
+def _with(experiment: Experiment, caches: Mapping[str, int | float | IntArray]) -> Experiment:
+    rows = {level: tuple(each.tolist()) if isinstance(each, np.ndarray) else each for level, each in caches.items()}
+    return experiment.model_copy(update={"placement": experiment.placement.model_copy(update=rows)})
+
+
+def _on_cpu(machine: Machine) -> NDArray[np.bool_]:
+    return np.array([machine.device(rank).kind == "cpu" for rank in range(machine.ranks)])
+
+
+def _per_host(machine: Machine, of_ranks: NDArray[Any]) -> NDArray[np.float64]:
+    """Sum numbers of ranks [P] over those of each host, [hosts]."""
+    return cast(NDArray[np.float64], np.bincount(np.asarray(machine.hosts), of_ranks))
+
+
+def _needed(program: Program, machine: Machine, level: Level) -> NDArray[np.float64]:
+    """Bytes that a program needs of the device of each rank [P], or of the memory of each host [hosts]. What the ranks
+    of a host share counts once: on CPUs, in equal parts."""
+    cpu, shared = _on_cpu(machine), shared_bytes(program).astype(np.float64)
+    together = _per_host(machine, np.ones(machine.ranks))[np.asarray(machine.hosts)]
+    on_device: NDArray[np.float64] = program_bytes(program, cpu) - cpu * (shared - shared / together)
+    if level == "device_rows":
+        return on_device
+    return _per_host(machine, np.where(cpu, on_device, staged_bytes(program) + shared / together))
+
+
+def _fitting(
+    experiment: Experiment, machine: Machine, level: Level, rows: IntArray, least: NDArray[np.float64],
+    full: NDArray[np.float64],
+) -> IntArray:  # fmt: skip
+    """The number of rows that fit, of each rank or host, at most ``rows``. Bytes needed with one row, ``least``, and
+    with all, ``full``: in between they grow no faster than in proportion, since a peak is a maximum of such sums. The
+    first row changes more, as the others then travel apart from those of caches."""
+    memory = _memory(machine, level)
+    free = memory * (1 - experiment.placement.reserved_shares[level]) - least
+    share = np.divide(free, full - least, out=np.ones_like(free), where=full > least)
+    found = 1 + np.floor(np.clip(share, 0.0, 1.0) * (rows - 1)).astype(np.int64)
+    return np.where((free >= 0) & (rows > 0), found, 0)
+
+
+def _memory(machine: Machine, level: Level) -> NDArray[np.float64]:
+    """Bytes of each rank's device [P], ranks that share one apart, or of the memory of each host [hosts]."""
+    sharing, cpu = Counter(machine.devices), _on_cpu(machine)
+    of_ranks = np.array([machine.memory_bytes(rank) / sharing[device] for rank, device in enumerate(machine.devices)])
+    if level == "device_rows":
+        return of_ranks
+    found = np.array([machine.host_memory_bytes(host) for host in range(max(machine.hosts) + 1)])
+    found = np.where(_per_host(machine, cpu * 1.0) > 0, _per_host(machine, of_ranks * cpu), found)
+    if not np.isfinite(found).all():
+        raise ConfigError(
+            "placement.host_rows: got 'adaptive', but the hardware profile does not say how much memory its hosts have "
+            "beside their GPUs (topology.hosts.memory); state it there, or state a number of rows or a share"
+        )
+    return found
+
+
+def _most_rows(full: Experiment, stats: PartitionStats, level: Level) -> IntArray:
+    """Rows of a cache that holds all that may be cached, of each rank or host."""
+    if level == "device_rows":
+        return stats.halo_rows()
+    program = plan(full, stats).program
+    column = program.sizes.columns.get(IN_MEMORY.name, np.zeros(program.ranks, np.int64))
+    first = [program.hosts.index(host) for host in range(max(program.hosts) + 1)]
+    return np.asarray(column[first], dtype=np.int64)
