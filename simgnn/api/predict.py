@@ -43,7 +43,7 @@ from simgnn.record.result import (
     write_result,
 )
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
-from simgnn.record.summary import buffer_bytes, described_kinds, evaluation_s
+from simgnn.record.summary import buffer_bytes, described_kinds, evaluation_s, halo_rows
 from simgnn.record.traffic import traffic_by_rank
 from simgnn.registry import reported
 from simgnn.report.perfetto import write_perfetto
@@ -330,6 +330,7 @@ def _result(
         peak_memory_bytes=np.where(memory.gpu, memory.device, memory.both).tolist(),
         host_memory_bytes=memory.host.tolist() if memory.gpu.all() else None,
         resident_memory_bytes=memory.reserved.tolist() if memory.reserved is not None and memory.gpu.all() else None,
+        halo_rows=halo_rows(program),
         input_rows=None if batches is None else input_rows(batches),
         accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
         time_to_accuracy=timed or None,

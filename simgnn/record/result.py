@@ -155,6 +155,20 @@ class InputRows(_Table):
         return self.hit / (self.hit + self.pulled) if self.hit + self.pulled else None
 
 
+class HaloRows(_Table):
+    """Where a layer takes the halo rows of all ranks from in an epoch between two refreshes: a cache on the ``device``,
+    memory of the ``host`` that its ranks share, or (``sent``) their owners."""
+
+    device: int
+    host: int
+    sent: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of halo rows that a cache has."""
+        return (self.device + self.host) / (self.device + self.host + self.sent)
+
+
 class DroppedEdges(_Table):
     """Edges that no rank holds, as the partitioner dropped halo rows to suit the ranks' devices. ``by_rank``: in-edges
     of its own rows that each rank lacks; ``of``: edges of the graph; ``status``: how the choice ended (null: not
@@ -221,6 +235,7 @@ class Result(_Table):
     # of all devices that ranks compute on; null where one of them is not known
     energy_J: float | None = None  # noqa: N815  the unit is part of the name
     energy: list[EnergyFigure] = []  # by device, host and memory, with its source
+    halo_rows: HaloRows | None = None  # of a layer whose halo rows are cached; null: there is none
     input_rows: InputRows | None = None  # of all mini-batches; null: there are none
     loss: list[float] | None = None
     accuracy: list[Accuracy] | None = None

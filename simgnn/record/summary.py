@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simgnn.emit.halo_cache.routes import CACHED, HELD, MISSED
 from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
 from simgnn.program.program import Program, carried
 from simgnn.record.epoch_kinds import Alike, kinds_of, typical
-from simgnn.record.result import EpochKind, RankTimes
+from simgnn.record.result import EpochKind, HaloRows, RankTimes
 
 Bools = NDArray[np.bool_]
 Times = NDArray[Any]
@@ -186,6 +187,15 @@ def per_rank(columns: Columns, name: str, ranks: int, kinds: Sequence[Alike]) ->
         sums = np.bincount(columns.rank[chosen], values[chosen], minlength=ranks)
         means += alike.share * (sums / len(alike.epochs))
     return [float(value) for value in means]
+
+
+def halo_rows(program: Program) -> HaloRows | None:
+    """Count where halo rows come from if some are cached, by the program's routes."""
+    held, device, sent = (
+        int(program.sizes.routes[name].rows.sum()) if name in program.sizes.routes else 0
+        for name in (HELD, CACHED, MISSED)
+    )
+    return HaloRows(device=device, host=held - device, sent=sent) if held else None
 
 
 def buffer_bytes(program: Program) -> list[int]:

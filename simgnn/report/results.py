@@ -161,6 +161,7 @@ def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
         *traffic_lines(result),
         *memory_lines(result, verbose),
         *((name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in energy),
+        ("halo rows from caches, between refreshes", _cached(result)),
         ("rows of other hosts that caches had", _hits(result)),
         ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
         (f"validation {metric_name(result)}", percent(validation)),
@@ -189,6 +190,16 @@ def _hits(result: Result) -> str:
     if rows is None or rows.hit_rate is None:
         return UNMEASURED
     return f"{rows.hit:,} of {rows.hit + rows.pulled:,} ({percent(rows.hit_rate)})"
+
+
+def _cached(result: Result) -> str:
+    rows = result.halo_rows
+    if rows is None:
+        return UNMEASURED
+    return (
+        f"{rows.device + rows.host:,} of {rows.device + rows.host + rows.sent:,} ({percent(rows.hit_rate)}): "
+        f"{rows.device:,} on devices, {rows.host:,} in memory that ranks share"
+    )
 
 
 def qualifications(result: Result) -> list[str]:

@@ -26,7 +26,7 @@ import pandas as pd
 
 HERE = Path(__file__).resolve().parent
 HARDWARE, GOLDEN = HERE / "hardware.toml", HERE / "golden.json"
-SYSTEMS = ("vanilla", "cagnet", "sancus", "cdfgnn", "distdgl", "rapidgnn", "pipegcn", "bnsgcn", "adaqp")
+SYSTEMS = ("vanilla", "cagnet", "sancus", "cdfgnn", "distdgl", "rapidgnn", "pipegcn", "bnsgcn", "adaqp", "capgnn")
 KINDS = ("gcn", "sage", "gat")
 CLUSTERS: Mapping[str, tuple[int, int]] = {"1": (1, 1), "2": (1, 2), "4": (1, 4), "2x2": (2, 2)}
 """Name of a cluster -> hosts, ranks a host."""
@@ -60,6 +60,8 @@ def overrides(system: str, kind: str, cluster: str) -> list[str]:
         found += ["model.heads=4", "model.order=auto"]
     if system == "adaqp":
         found += ["codec.assign_period=2", "codec.expected_bits=4", "partition.kind=random"]
+    if system == "capgnn":
+        found += ["freshness.refresh_interval=3", "partition.base=random", "placement.host_rows=0.4"]
     if system in ("vanilla", "distdgl", "rapidgnn", "pipegcn", "bnsgcn"):
         found.append("partition.kind=random")
     if system in ("distdgl", "rapidgnn"):

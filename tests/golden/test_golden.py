@@ -11,7 +11,7 @@ from tests.golden.cases import GOLDEN, PREDICTED, command, fields, labels, needs
 QUICK = {
     ("vanilla", "gcn", "2"), ("vanilla", "gat", "2x2"), ("cagnet", "gat", "2"), ("sancus", "sage", "4"),
     ("distdgl", "sage", "2x2"), ("rapidgnn", "gcn", "2x2"), ("pipegcn", "sage", "2x2"), ("bnsgcn", "sage", "2x2"),
-    ("adaqp", "gcn", "2x2"),
+    ("adaqp", "gcn", "2x2"), ("capgnn", "gat", "2x2"),
 }  # fmt: skip
 CASES = [
     pytest.param(case, id="/".join(case), marks=[] if case in QUICK else [pytest.mark.slow])
