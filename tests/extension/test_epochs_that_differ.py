@@ -239,7 +239,6 @@ def test_what_is_reported_of_each_kind_of_epoch(tmp_path: Path, capsys: pytest.C
     exposed = compared["communication_of_an_epoch"]["exposed"]
     for command, side in (("simulate", "predicted_s"), ("run", "measured_s")):
         assert exposed[side] == pytest.approx(np.mean([rank.comm_exposed_s for rank in found[command].per_rank]))
-    assert compared["measured_epoch_spread_s"] < found["run"].epoch_s_median
     # a run that goes on counts as one that was not interrupted
     longer = [*given, "--epochs", "32"]
     assert invoke(["run", *longer, "--resume", "--out", paths["run"]]) == 0
