@@ -490,6 +490,9 @@ class Partitioner(Policy, ABC):
     fits_devices: ClassVar[bool] = False
     """Whether it is a :class:`simgnn.partition.device_fit.FittedPartitioner`, which the planner asks to suit the
     devices of the ranks."""
+    chunked: ClassVar[bool] = False
+    """Whether it is a :class:`simgnn.partition.chunks.partitioner.ChunkedPartitioner`, which divides each partition
+    into chunks, too."""
 
     reorder: Reorder = Field(default="rcm", description="order of a rank's own rows; changes speed, never values")
 

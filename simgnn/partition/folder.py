@@ -110,6 +110,10 @@ class ArtifactWriter:
         np.save(file, np.ascontiguousarray(array), allow_pickle=False)
         self.files[name] = file_digest(file)
 
+    def written(self, name: str) -> NDArray[Any]:
+        """Return an array that was written already, memory-mapped and read-only."""
+        return np.asarray(read_npy(self.path / f"{name}.npy", mapped=True))
+
     @contextmanager
     def stream(self, name: str, dtype: DTypeLike) -> Iterator[Callable[[NDArray[Any]], None]]:
         """Write a one-dimensional array in pieces: yields the function that appends a piece."""

@@ -14,6 +14,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph, GraphFacts
 from simgnn.graph.store import graph_digest
+from simgnn.partition.chunks.partitioner import ChunkedPartitioner
 from simgnn.partition.device_fit import FittedPartitioner
 from simgnn.partition.folder import FORMAT, ArtifactFolder, ArtifactWriter, cache_folder, obtain
 from simgnn.partition.local.edge_cut import LocalGraph, RowLists
@@ -191,8 +192,11 @@ def partition_artifact(
     """Return the partition of ``graph`` by ``policy`` over P = len(hosts) ranks, from the cache or newly made.
     ``hosts`` int64 [P]: host of each rank. The cache's key covers the graph's digest, the policy's fields, hosts and
     seed, so METIS, which is not reproducible everywhere, runs once. A partitioner that starts from the parts of another
-    one gets those that are kept."""
+    one gets those that are kept; the artefact of one that divides parts into chunks is that of these parts."""
     hosts = np.asarray(hosts, dtype=np.int64)
+    if policy.chunked:
+        parts = cast(ChunkedPartitioner, policy).parts_of(hosts)
+        return partition_artifact(graph, parts, hosts, seed, cache, progress)
     source = graph_digest(graph)
     wanted = {"graph": source, "policy": policy.model_dump(mode="json"), "hosts": hosts.tolist(), "seed": seed}
     if policy.cut == "vertex-cut":

@@ -15,13 +15,23 @@ from simgnn.partition.partitioners.dbh import Dbh
 from simgnn.partition.partitioners.ebv import Ebv
 from simgnn.partition.partitioners.hdrf import Hdrf
 from simgnn.partition.partitioners.metis import Metis
+from simgnn.partition.partitioners.metis_chunks import MetisChunks
 from simgnn.partition.partitioners.random import Random
 from simgnn.partition.partitioners.random_edges import RandomEdges
 from simgnn.policy import Partitioner
 from simgnn.registry import shipped
 
 BLOCKS = [BlockRow(), BlockRow(permutation="random"), BlockRow(permutation="degree-balanced")]
-ALL: list[Partitioner] = [Random(), *BLOCKS, Metis(balance=("vertices",)), Ebv(), Hdrf(), Dbh(), RandomEdges()]
+ALL: list[Partitioner] = [
+    Random(),
+    *BLOCKS,
+    Metis(balance=("vertices",)),
+    MetisChunks(),
+    Ebv(),
+    Hdrf(),
+    Dbh(),
+    RandomEdges(),
+]
 
 
 def hosts(ranks: int) -> np.ndarray:
@@ -29,7 +39,8 @@ def hosts(ranks: int) -> np.ndarray:
 
 
 def test_registry_names_every_kind() -> None:
-    assert set(shipped("partition")) == {"random", "block-row", "metis", "ebv", "hdrf", "dbh", "random-edges", "rapa"}
+    expected = {"random", "block-row", "metis", "metis-chunks", "ebv", "hdrf", "dbh", "random-edges", "rapa"}
+    assert set(shipped("partition")) == expected
     assert all(policy().label == kind for kind, policy in shipped("partition").items())
 
 

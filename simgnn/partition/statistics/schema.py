@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import MASKS, GraphFacts
+from simgnn.partition.chunks import tables as chunk_tables
 from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
 from simgnn.partition.statistics.partition_stats import (
     BASE,
@@ -194,6 +195,7 @@ def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
     one_a_rank = dict.fromkeys((*SPARSE[1:3], "cut_edges", SHARED, DROPPED_EDGES, DROPPED_ROWS), TableForm((P,)))
     gone = dropped_edges(stats.tables)
     less = " less dropped edges" if gone else ""
+    batches = chunk_tables.batches_in(stats.tables) or 0
     totals = {f"{name}_rows": f"{name}_vertices" for name in MASKS} | {SPARSE[0]: "feature_nonzeros"}
     return {
         **{name: TableForm((P,), total=(f"graph.{key}", getattr(facts, key))) for name, key in totals.items()},
@@ -205,6 +207,8 @@ def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
         BY_REPLICAS: TableForm((None, 3), below=(len(stats.halo.rows), P + 1)),
         **dict.fromkeys(LEVELS, TableForm((None, 3), below=(P, P))),
         BY_HOSTS: TableForm((None, 4), below=(P, P, P + 1)),
+        **dict.fromkeys(chunk_tables.BY_BATCH, TableForm((P, batches))),
+        **dict.fromkeys(chunk_tables.BY_PAIR, TableForm((None, 4), below=(P, batches, P))),
     }
 
 
@@ -223,6 +227,8 @@ def check_tables(stats: PartitionStats, path: str) -> PartitionStats:
         name: table.astype(np.float64 if forms[name].shares else np.int64) for name, table in stats.tables.items()
     }
     _raise(path, (fault for name in tables for fault in _number_faults(name, tables[name], forms[name], stats)))
+    contradictions = chunk_tables.table_faults(tables, stats.rows, stats.edges)
+    _raise(path, ((f"tables.{name}", problem) for name, problem in contradictions))
     return replace(stats, tables=tables)
 
 
