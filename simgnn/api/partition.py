@@ -18,9 +18,13 @@ from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import Graph
 from simgnn.hardware.price.device_times import DeviceTimes
+from simgnn.hardware.price.transfer_rates import TransferRates
 from simgnn.hardware.profile.profile import Profile
 from simgnn.outputs import check_output_file, make_parent
 from simgnn.partition.balance import RankLoads, rank_loads
+from simgnn.partition.chunks.counts import ChunkCounts, counted, kept_counts
+from simgnn.partition.chunks.partitioner import ChunkedPartitioner
+from simgnn.partition.chunks.store import ChunkArtifact
 from simgnn.partition.device_fit import FittedPartitioner
 from simgnn.partition.folder import check_cache
 from simgnn.partition.partition import partitioned
@@ -35,6 +39,7 @@ from simgnn.partition.statistics.partition_stats import (
     type_balances,
 )
 from simgnn.partition.store import PartitionArtifact
+from simgnn.planner.chunks import obtain_chunks, with_transfer_rates
 from simgnn.planner.epoch_work import epoch_weights
 from simgnn.planner.fit_partition import RankFit, rank_fits
 from simgnn.planner.prepare import STATISTICS, fitted_partition, full_graph_stats, read_graph, with_default_cluster
@@ -46,7 +51,7 @@ from simgnn.report.results import amount, seconds
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTS = ("balances", "types", "fit", "hit_rates")
+LISTS = ("balances", "types", "fit", "hit_rates", "chunks")
 """Figures that have a table of their own."""
 CONNECTIONS = {
     f"{key}_{measure}": f"connections {where}, {text}"
@@ -99,13 +104,42 @@ FIT_COLUMNS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Chunks:
+    """The chunks of each partition, kept at ``path``. ``counts``: what they amount to and, if asked for, before them
+    what fewer chunks would. ``rates``: bytes per second that decided between orders (None: there was nothing to
+    decide). ``made_now``: they were not kept already."""
+
+    counts: tuple[ChunkCounts, ...]
+    rates: TransferRates | None
+    made_now: bool
+    digest: str
+    path: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all figures as plain values for JSON."""
+        rates = None if self.rates is None else self.rates.model_dump(mode="json")
+        kept = {"made_now": self.made_now, "digest": self.digest, "path": str(self.path)}
+        return {"counts": [one.as_dict() for one in self.counts], "rates": rates, **kept}
+
+
+CHUNK_TITLE = "rows in a pass over a layer, by chunks of each rank; cost: time for each byte of a row"
+CHUNK_COLUMNS = (
+    "chunks", "V_ori / V", "V_ori", "V_p2p", "V_ru", "V_dd", "buffer rows", "order", "cost, initial", "cost"
+)  # fmt: skip
+
+
+RATE_COLUMNS = ("host to device", "device to device", "used again in place")
+
+
 @dataclass(frozen=True, repr=False)
 class PartitionReport:
     """A partition that is kept at ``path``, and its quality. ``kind``: "edge-cut" or "vertex-cut"; ``balances``: of
     this partition and, if asked for, of what else its partitioner may balance; ``types``: balance by type of vertex.
     Both are None for a vertex-cut. ``fit``: what was done to suit the devices of the ranks (None: the partitioner does
     not look at them). ``hit_rates``: of caches of halo rows, for several capacities; None where freshness keeps none.
-    ``made_now``: it was not kept already."""
+    ``made_now``: it was not kept already. ``chunks``: of a partitioner that divides partitions into chunks, else
+    None."""
 
     graph: str
     vertices: int
@@ -121,6 +155,7 @@ class PartitionReport:
     digest: str
     path: Path
     hit_rates: tuple[HitRates, ...] | None = None
+    chunks: Chunks | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as plain values for JSON."""
@@ -130,8 +165,9 @@ class PartitionReport:
         balances = None if self.balances is None else [asdict(balance) for balance in self.balances]
         fit = {} if self.fit is None else {"fit": self.fit.as_dict()}
         caches = {} if self.hit_rates is None else {"hit_rates": [asdict(rates) for rates in self.hit_rates]}
+        chunks = {} if self.chunks is None else {"chunks": self.chunks.as_dict()}
         quality = self.quality.as_dict()
-        return {**plain, **quality, "balances": balances, "types": types, **fit, **caches, **kept}
+        return {**plain, **quality, "balances": balances, "types": types, **fit, **caches, **chunks, **kept}
 
     def table(self, by: Literal["partition", "type", "balance"] = "partition") -> "pd.DataFrame":
         """Return the figures of the partition as one row, to be concatenated with others, or a row for each type of
@@ -202,13 +238,34 @@ class PartitionReport:
         """Return the cells of ``HIT_RATE_COLUMNS`` as text, for each capacity."""
         return [[f"{value:.1%}" for value in asdict(rates).values()] for rates in self.hit_rates or ()]
 
+    def chunk_lines(self) -> list[list[str]]:
+        """Return the cells of ``CHUNK_COLUMNS`` as text, for each number of chunks."""
+        rows = []
+        for one in () if self.chunks is None else self.chunks.counts:
+            volumes = one.volumes
+            numbers = (volumes.v_ori, volumes.v_p2p, volumes.v_ru, volumes.v_dd, one.buffer_rows)
+            costs = map(seconds, (one.initial.cost, one.cost))
+            rows.append(
+                [str(one.chunks), f"{one.replication_factor:.2f}", *(f"{n:,}" for n in numbers), one.order, *costs]
+            )
+        return rows
+
+    def rate_lines(self) -> list[list[str]]:
+        """Return the cells of ``RATE_COLUMNS`` as text, if rates decided the order of chunks."""
+        rates = None if self.chunks is None else self.chunks.rates
+        if rates is None:
+            return []
+        found = (rates.host_to_device_bytes_per_s, rates.device_to_device_bytes_per_s, rates.reuse_bytes_per_s)
+        return [["-" if rate is None else f"{amount(rate)}/s" for rate in found]]
+
     def __repr__(self) -> str:
         share = f"replication factor {self.quality.replication_factor:.4g}"
         return f"PartitionReport({self.partition} of {self.graph} for {self.ranks} ranks; {share})"
 
     def _repr_html_(self) -> str:
         html = page.table(["partition", ""], self.lines())
-        return html + (page.table(BALANCE_COLUMNS, self.balance_lines(), BALANCE_TITLE) if self.balances else "")
+        html += page.table(BALANCE_COLUMNS, self.balance_lines(), BALANCE_TITLE) if self.balances else ""
+        return html + (page.table(CHUNK_COLUMNS, self.chunk_lines(), CHUNK_TITLE) if self.chunks else "")
 
 
 def make_partition(
@@ -256,15 +313,17 @@ def make_partitions(
     check_cache()
     shown = progress_of(progress)
     graph = read_graph(experiments[0], None, shown)
-    reports, counted = [], []
+    reports, statistics = [], []
     for experiment in experiments:
         profile = _profile_of(experiment)
         loaded = with_default_cluster(experiment, None if profile is None else default_cluster(profile))
-        loaded, artifact = fitted_partition(loaded, graph, None, shown, profile)
+        loaded, artifact = fitted_partition(with_transfer_rates(loaded, profile), graph, None, shown, profile)
+        chunks = obtain_chunks(loaded, graph, artifact, None, shown) if loaded.partition.chunked else None
         cut = artifact.kind == "edge-cut"
         degrees = {DEGREES: degree_table(graph.csr)} if cut and stats is not None else {}
         made_by = loaded.partition.resolved(loaded.seed).stated()
-        counted.append(replace(artifact.stats, made_by=made_by, tables={**artifact.stats.tables, **degrees}))
+        tables = {**artifact.stats.tables, **degrees, **({} if chunks is None else chunks.tables)}
+        statistics.append(replace(artifact.stats, made_by=made_by, tables=tables))
         report = PartitionReport(
             graph=graph.name,
             vertices=graph.vertices,
@@ -280,18 +339,20 @@ def make_partitions(
             digest=artifact.digest,
             path=artifact.path,
             hit_rates=_hit_rates(loaded, artifact) if cut and loaded.freshness.caches_halo else None,
+            chunks=None if chunks is None else _chunks(loaded, graph, artifact, chunks, alternatives, shown.stage),
         )
         reports.append(report)
     if stats is not None:
         make_parent(stats)
-        save_partitions(counted, stats)
+        save_partitions(statistics, stats)
     return tuple(reports)
 
 
 def _profile_of(experiment: Experiment) -> Profile | None:
     """Return the hardware profile that a prediction of the experiment would use, if the partition depends on it, or
     that the experiment names."""
-    if experiment.hardware.profile is None and not experiment.partition.fits_devices:
+    asks = experiment.partition.fits_devices or experiment.partition.chunked
+    if experiment.hardware.profile is None and not asks:
         return None
     known = known_profile(experiment)
     return None if known is None else known.profile
@@ -302,6 +363,25 @@ def _fit(experiment: Experiment, graph: Graph, artifact: PartitionArtifact, prog
     policy = cast(FittedPartitioner, experiment.partition)
     assert policy.devices is not None
     return Fit(artifact.status or "", policy.devices, rank_fits(experiment, graph, artifact, None, progress))
+
+
+def _chunks(
+    experiment: Experiment,
+    graph: Graph,
+    parts: PartitionArtifact,
+    kept: ChunkArtifact,
+    others: bool,
+    stage: Callable[[str], None],
+) -> Chunks:
+    """Describe the ``kept`` chunks of ``parts`` and, with ``others``, what each power of two below their number would
+    amount to."""
+    policy = cast(ChunkedPartitioner, experiment.partition)
+    found = []
+    for fewer in (2**power for power in range((kept.chunks - 1).bit_length()) if others):
+        stage(f"partition: what {fewer} chunks would give")
+        found.append(counted(graph, parts, policy.settings(fewer)))
+    found.append(kept_counts(kept, graph.vertices))
+    return Chunks(tuple(found), policy.rates, kept.made, kept.digest, kept.path)
 
 
 def _hit_rates(experiment: Experiment, artifact: PartitionArtifact) -> tuple[HitRates, ...]:

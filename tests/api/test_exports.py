@@ -45,9 +45,19 @@ RESULTS = {
 OUTCOME = {"directory": "", "result": "", "table": "by='experiment'", "timeline": "epoch=None"}
 FIGURES = (
     "graph", "vertices", "edges", "partition", "kind", "ranks", "quality", "balances", "types", "fit", "hit_rates",
-    "made_now", "digest", "path",
+    "made_now", "digest", "path", "chunks",
 )  # fmt: skip
-TEXTS = ("as_dict", "lines", "type_lines", "balance_lines", "device_lines", "fit_lines", "hit_rate_lines")
+TEXTS = (
+    "as_dict",
+    "lines",
+    "type_lines",
+    "balance_lines",
+    "device_lines",
+    "fit_lines",
+    "hit_rate_lines",
+    "chunk_lines",
+    "rate_lines",
+)
 MEMBERS: dict[type, dict[str, str]] = {
     Outcome: OUTCOME,
     Prediction: {**OUTCOME, **dict.fromkeys(("prepared", "chosen", "simulation", "spread"), "")},

@@ -67,13 +67,22 @@ def command(
     ranks are even. It reads times and memory of the devices off the hardware profile and prints what it did to each
     rank, beside METIS by vertices and edges, which loses nothing: [bold]simgnn partition vanilla --set
     partition.kind=rapa --hardware mixed-pcie3-8[/bold]
+
+    metis-chunks divides each partition of METIS into chunks, which a device trains one at a time (HongTu). It prints
+    rows that move in a pass over a layer by number of chunks: what chunks need (V_ori), each row of a batch once
+    (V_p2p), without rows that stay on a device (V_ru), and rows read from peers (V_dd); and the cost of the order of
+    chunks as divided and as chosen: [bold]simgnn partition vanilla --set partition.kind=metis-chunks --set
+    partition.chunks=8 --hardware a100-nvlink-4[/bold]
     """
     # loaded when the command runs: its help starts fast
     from simgnn.api.partition import (
         BALANCE_COLUMNS,
         BALANCE_TITLE,
+        CHUNK_COLUMNS,
+        CHUNK_TITLE,
         DEVICE_COLUMNS,
         HIT_RATE_COLUMNS,
+        RATE_COLUMNS,
         make_partitions,
     )
 
@@ -93,6 +102,10 @@ def command(
         if report.types:
             columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
             print_table("balance by type of vertex", columns, report.type_lines())
+        if report.chunks is not None:
+            print_table(CHUNK_TITLE, CHUNK_COLUMNS, report.chunk_lines())
+        if report.rate_lines():
+            print_table("rates that decide the order of chunks", RATE_COLUMNS, report.rate_lines())
         if report.hit_rates:
             print_table("halo rows read from caches, share of all", HIT_RATE_COLUMNS, report.hit_rate_lines())
 
