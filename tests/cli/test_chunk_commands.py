@@ -54,7 +54,9 @@ def test_statistics_files_hold_the_tables_and_are_simulated(
     assert int(stats.tables["chunks/needed"].sum()) == told["counts"][0]["v_ori"]
     assert stats.made_by is not None
     assert stats.made_by["rates"] == told["rates"]
-    assert invoke(["simulate", "vanilla", "--set", f"graph.source=stats:{file}", *PROFILE, "--ranks", "2"]) == 0
+    assert (
+        invoke(["simulate", "vanilla", *CHUNKS, "--set", f"graph.source=stats:{file}", *PROFILE, "--ranks", "2"]) == 0
+    )
 
 
 def test_vanilla_on_it_is_vanilla_on_metis_by_vertices() -> None:

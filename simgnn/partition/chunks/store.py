@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.partition.chunks.needed_rows import ChunkedGraph
+from simgnn.partition.chunks.needed_rows import ChunkedGraph, Masks
 from simgnn.partition.chunks.partitioner import ChunkSettings
 from simgnn.partition.chunks.rank_chunks import DTYPES, WEIGHTS, RankChunks, rank_arrays, remote_rows, slots_at_owners
 from simgnn.partition.chunks.reorganise import OrderCost, Reorganised, reorganise
@@ -150,20 +150,7 @@ def chunk_artifact(
     def make(writer: ArtifactWriter) -> Mapping[str, Any]:
         progress.stage(f"partition: {settings.chunks} chunks for each of {parts.ranks} ranks")
         chunked, found = divided(graph, parts, settings)
-        counted = []
-        for rank in range(chunked.ranks):
-            arrays = rank_arrays(chunked, rank, found.transition)
-            counted.append(_counted(rank, arrays))
-            for part, array in arrays.items():
-                writer.array(f"rank-{rank}/{part}", array)
-        held = {
-            rank: {part: writer.written(f"rank-{rank}/{part}") for part in HELD_ARRAYS} for rank in range(chunked.ranks)
-        }
-        for rank in held:
-            writer.array(f"rank-{rank}/at_owner", slots_at_owners(held, rank))
-        for table, array in stacked_tables(counted).items():
-            writer.array(f"table/{table}", array)
-        writer.array("order", found.order)
+        write_chunks(writer, chunked, found.transition)
         costs = [[candidate, vars(cost)] for candidate, cost in found.costs.items()]
         return {"made_from": wanted, "ranks": chunked.ranks, "chosen": found.chosen, "costs": costs}
 
@@ -171,6 +158,27 @@ def chunk_artifact(
     if folder.details["made_from"] != wanted:
         raise ConfigError(f"{folder.path} holds chunks of another partition or order: delete it and partition again")
     return ChunkArtifact(folder, made)
+
+
+def write_chunks(writer: ArtifactWriter, chunked: ChunkedGraph, transition: Masks) -> dict[str, IntArray]:
+    """Write the arrays of each rank, one rank at a time, the tables and the order; return the tables. ``transition``:
+    masks of the batches in which any rank needs each row."""
+    counted = []
+    for rank in range(chunked.ranks):
+        arrays = rank_arrays(chunked, rank, transition)
+        counted.append(_counted(rank, arrays))
+        for part, array in arrays.items():
+            writer.array(f"rank-{rank}/{part}", array)
+    held = {
+        rank: {part: writer.written(f"rank-{rank}/{part}") for part in HELD_ARRAYS} for rank in range(chunked.ranks)
+    }
+    for rank in held:
+        writer.array(f"rank-{rank}/at_owner", slots_at_owners(held, rank))
+    tables = stacked_tables(counted)
+    for table, array in tables.items():
+        writer.array(f"table/{table}", array)
+    writer.array("order", chunked.order)
+    return tables
 
 
 def _counted(rank: int, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
