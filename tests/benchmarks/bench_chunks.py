@@ -1,18 +1,17 @@
 """Planning chunks of an R-MAT graph on disk: seconds, peak resident memory and rows that move, each in a fresh process.
 
-``draw`` and ``sort`` make a folder of the graph store, as ``bench_ebv.py`` does, and ``owners`` gives each vertex an
-owner, by METIS or (``--owners blocks``) in blocks of a random order, kept on disk. Then, for each number of ranks and
+``generate`` makes a folder of the graph store, and ``owners`` gives each vertex an owner, by METIS or (``--owners
+random``) at random, kept on disk. Then, for each number of ranks and
 chunks, ``plan`` does what a user waits for, with owners given: sets, order, slots, request lists and edges by slot, all
 written. It prints the share of choosing the order, the volumes of the initial and of the chosen order by either cost,
 and host rows relative to those that chunks copy by themselves (``none``).
 
 python tests/benchmarks/bench_chunks.py [--edges 10000000] [--scale 20] [--ranks 2,4] [--chunks 4,8,16,32]
-                                        [--owners metis|blocks] [--folder DIR] [--keep]
+                                        [--owners metis|random] [--folder DIR] [--keep]
 """
 
 import argparse
 import json
-import os
 import resource
 import shutil
 import subprocess
@@ -22,11 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
+from simgnn.graph.generators.generate import generate_to_disk
 from simgnn.graph.generators.recipes import RMat
-from simgnn.graph.graph import Graph
-from simgnn.graph.readers.edge_array import read_npy
-from simgnn.graph.store import npy_header, open_graph
-from simgnn.graph.thread_pool import in_order
+from simgnn.graph.store import open_graph
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.transfer_rates import transfer_rates
 from simgnn.hardware.profile.profile import load_profile
@@ -40,41 +37,22 @@ from simgnn.partition.chunks.tables import buffer_rows, volumes_of
 from simgnn.partition.folder import ArtifactWriter
 from simgnn.partition.partitioners.block_row import random_owner
 
-CHUNK = 1 << 20
-SURPLUS = 1.04  # of draws over different edges wanted: R-MAT repeats itself
+SURPLUS = 1.12  # of draws over different edges wanted: R-MAT repeats itself
 SECONDS_BAR, GIB_BAR = 300.0, 6.0  # of 100 million edges, 4 ranks, 32 chunks
 PROFILE = "a100-nvlink-4"
 
 
-def draw(arguments: argparse.Namespace) -> dict[str, object]:
-    """Write the edge list; a graph of E stored edges has about E / 2 undirected ones."""
-    edges = int(SURPLUS * arguments.edges / 2)
-    stream = RMat(2**arguments.scale, edges, classes=0, feature_width=0).prepare()
-
-    def chunk(number: int) -> np.ndarray:
-        return np.ascontiguousarray(stream.edges(number * CHUNK, min(CHUNK, edges - number * CHUNK)).T, dtype=np.int32)
-
-    with (arguments.folder / "edges.npy").open("wb") as file:
-        file.write(npy_header(np.dtype(np.int32), (edges, 2)))
-        for pairs in in_order(chunk, -(-edges // CHUNK)):
-            file.write(pairs.data)
-    return {"listed": edges}
-
-
-def sort(arguments: argparse.Namespace) -> dict[str, object]:
-    """Edge list to graph folder, through the loader's cache."""
-    os.environ["SIMGNN_CACHE"] = str(arguments.folder)
-    graph = read_npy(arguments.folder / "edges.npy", vertices=2**arguments.scale)
+def generate(arguments: argparse.Namespace) -> dict[str, object]:
+    """Draw edges, in both directions, sorted to a folder of the graph store."""
+    recipe = RMat(2**arguments.scale, int(SURPLUS * arguments.edges / 2), classes=0, feature_width=0)
+    graph = generate_to_disk(recipe, arguments.folder / "graph")
+    assert graph.edges >= arguments.edges
     return {"vertices": graph.vertices, "stored_edges": graph.edges}
-
-
-def opened(arguments: argparse.Namespace) -> Graph:
-    return open_graph(next((arguments.folder / "graphs").iterdir()))
 
 
 def owners(arguments: argparse.Namespace) -> dict[str, object]:
     """Give each vertex its owner."""
-    graph, ranks = opened(arguments), arguments.rank_count
+    graph, ranks = open_graph(arguments.folder / "graph"), arguments.rank_count
     if arguments.owners == "metis":
         owner = metis_owner(graph, ranks, 0, None, 1.03)
     else:
@@ -85,7 +63,7 @@ def owners(arguments: argparse.Namespace) -> dict[str, object]:
 
 def plan(arguments: argparse.Namespace) -> dict[str, object]:
     """Divide, choose the order and write all that ranks need."""
-    graph, ranks, chunks = opened(arguments), arguments.rank_count, arguments.chunk_count
+    graph, ranks, chunks = open_graph(arguments.folder / "graph"), arguments.rank_count, arguments.chunk_count
     owner = np.load(arguments.folder / f"owner-{ranks}.npy", mmap_mode="r")
     rates = transfer_rates(Machine.place(load_profile(PROFILE), [0] * ranks))
     target = arguments.folder / "chunks"
@@ -108,7 +86,7 @@ def plan(arguments: argparse.Namespace) -> dict[str, object]:
 
 def check(arguments: argparse.Namespace) -> dict[str, object]:
     """What was written against the graph, and either cost against the initial order; not timed against a bar."""
-    graph, ranks, chunks = opened(arguments), arguments.rank_count, arguments.chunk_count
+    graph, ranks, chunks = open_graph(arguments.folder / "graph"), arguments.rank_count, arguments.chunk_count
     owner = np.load(arguments.folder / f"owner-{ranks}.npy")
     rates = transfer_rates(Machine.place(load_profile(PROFILE), [0] * ranks))
     chunked = ChunkedGraph.of(graph.csr, owner, ranks, chunks, 1.0, True)
@@ -152,7 +130,7 @@ def check(arguments: argparse.Namespace) -> dict[str, object]:
     return told
 
 
-STEPS = {"draw": draw, "sort": sort, "owners": owners, "plan": plan, "check": check}
+STEPS = {"generate": generate, "owners": owners, "plan": plan, "check": check}
 
 
 def step(name: str, arguments: argparse.Namespace) -> None:
@@ -175,7 +153,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=20, help="2**scale vertices")
     parser.add_argument("--ranks", type=numbers, default=[2, 4])
     parser.add_argument("--chunks", type=numbers, default=[4, 8, 16, 32])
-    parser.add_argument("--owners", choices=("metis", "blocks"), default="metis")
+    parser.add_argument("--owners", choices=("metis", "random"), default="metis")
     parser.add_argument("--folder", type=Path, default=Path("/var/tmp/bench-chunks"))
     parser.add_argument("--keep", action="store_true", help="keep graph and owners for the next time")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
@@ -193,9 +171,8 @@ def main() -> None:
         print(f"{name} {ranks or ''} {chunks or ''}: {told.stdout.strip()}", flush=True)
         return dict(json.loads(told.stdout))
 
-    if not (arguments.folder / "graphs").exists():
-        fresh("draw")
-        fresh("sort")
+    if not (arguments.folder / "graph").exists():
+        fresh("generate")
     slowest, largest = 0.0, 0.0
     for ranks in arguments.ranks:
         if not (arguments.folder / f"owner-{ranks}.npy").exists():
