@@ -36,6 +36,7 @@ from simgnn.partition.chunks.store import write_chunks
 from simgnn.partition.chunks.tables import buffer_rows, volumes_of
 from simgnn.partition.folder import ArtifactWriter
 from simgnn.partition.partitioners.block_row import random_owner
+from tests.partition.chunk_checks import check_chunks
 
 SURPLUS = 1.12  # of draws over different edges wanted: R-MAT repeats itself
 SECONDS_BAR, GIB_BAR = 300.0, 6.0  # of 100 million edges, 4 ranks, 32 chunks
@@ -97,36 +98,14 @@ def check(arguments: argparse.Namespace) -> dict[str, object]:
         assert chosen <= initial
         told[peer_rows] = f"{found.chosen} {chosen / initial:.4f}"
         if peer_rows == "eq4":
-            kept, idle = found, 0
+            kept = found
     ordered = chunked.ordered(kept.order)
     volumes = measure_order(ordered, kept.transition).volumes
     initial = measure_order(chunked, reorganise(chunked, ("initial",), None, "eq4").transition).volumes
     assert (initial.v_ori, initial.v_dd) == (volumes.v_ori, volumes.v_dd)
-    edges = 0
-    for rank in range(ranks):
-        folder = arguments.folder / "chunks" / f"rank-{rank}"
-        held = RankChunks(rank, {file.stem: np.load(file, mmap_mode="r") for file in folder.glob("*.npy")})
-        before: dict[str, np.ndarray] = {}
-        loaded = evicted = 0
-        for batch in held.batches():
-            vertices = np.asarray(chunked.ids.new2old[batch.held])
-            vertex_in = np.full(held.buffer_rows, -1)
-            vertex_in[batch.slots] = vertices
-            rows = held.vertices[batch.rows]
-            starts, ends = graph.csr.indptr[rows], graph.csr.indptr[rows + 1]
-            lengths = ends - starts
-            places = np.repeat(starts - batch.csr.indptr[:-1], lengths) + np.arange(batch.csr.edges)
-            assert np.array_equal(vertex_in[batch.csr.indices], graph.csr.indices[places])
-            if before:
-                same = before["vertex_in"] == vertex_in
-                stay = np.isin(before["held"], batch.held, assume_unique=True)
-                assert same[before["slots"][stay]].all()
-            before = {"vertex_in": vertex_in, "held": np.array(batch.held), "slots": np.array(batch.slots)}
-            idle += len(batch.transition) - len(batch.own_needed)
-            loaded, evicted, edges = loaded + len(batch.loaded), evicted + len(batch.evicted), edges + batch.csr.edges
-        assert loaded == evicted
-    assert edges == graph.edges
-    assert volumes.v_dd == volumes.v_ori - volumes.v_p2p + idle
+    folders = [arguments.folder / "chunks" / f"rank-{rank}" for rank in range(ranks)]
+    arrays = ({file.stem: np.load(file, mmap_mode="r") for file in folder.glob("*.npy")} for folder in folders)
+    check_chunks(ordered, volumes, (RankChunks(rank, held) for rank, held in enumerate(arrays)))
     return told
 
 
