@@ -35,6 +35,7 @@ def test_partition_prints_volumes_by_number_of_chunks(small: Path, capsys: pytes
         )
         by_hand += (one["v_ori"] - one["v_p2p"]) / (rates.device_to_device_bytes_per_s or 0)
         assert one["cost_s_per_row_byte"] == pytest.approx(by_hand, rel=1e-12)
+    assert counts[0]["replication_factor"] == pytest.approx(told["replication_factor"])
     assert counts == sorted(counts, key=lambda one: one["v_ori"])
     assert invoke(["partition", str(small), *CHUNKS, *PROFILE, "--no-alternatives"]) == 0
     text = " ".join(capsys.readouterr().out.split())

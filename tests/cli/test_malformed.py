@@ -63,7 +63,7 @@ FILES = {
     ),
     "option of another kind": (
         '[partition]\nkind = "random"\nimbalance = 1.1\n',
-        ["partition.imbalance: an option of partition.kind = 'metis' only", "'random' takes"],
+        ["partition.imbalance: an option of partition.kind = 'metis' or", "'random' takes"],
     ),
     "imbalance below one": ("[partition]\nimbalance = 0.9\n", ["partition.imbalance: got 0.9, expected a number > 1"]),
     "unknown balance": ('[partition]\nbalance = ["rows"]\n', ["partition.balance: got ['rows']", "vertices"]),

@@ -57,8 +57,15 @@ def test_its_parts_are_those_of_metis_by_vertices_to_the_last_bit(
     assert (metis.path, metis.digest, metis.made) == (parts.path, parts.digest, False)
     direct = partitioned(MetisChunks(chunks=5), graph, HOSTS, 0)
     assert direct.digest == partitioned(Metis(balance=("vertices",)), graph, HOSTS, 0).digest
-    other = partition_artifact(graph, MetisChunks(chunks=2, imbalance=1.2), HOSTS, 0, cache)
-    assert other.path != parts.path
+    two = np.array([0, 0, 1])
+    for hosts, policy in (
+        (HOSTS, MetisChunks(chunks=2, imbalance=1.2)),
+        (HOSTS, MetisChunks(chunks=2, reorder="none")),
+        (np.array([0, 0, 1, 1]), MetisChunks(chunks=2, across="hosts")),
+    ):
+        assert partition_artifact(graph, policy, hosts, 0, cache).path != parts.path
+    with pytest.raises(ConfigError, match="across = 'hosts'"):
+        partition_artifact(graph, MetisChunks(chunks=2, across="hosts"), two, 0, cache)
 
 
 def test_what_is_kept_is_what_the_definitions_say(
