@@ -284,7 +284,8 @@ def make_partition(
     ``experiment``, ``ranks``, ``hardware``, ``set``: as in :func:`simgnn.load_experiment`; a profile matters to
     partitioners that suit the devices of the ranks, and says how many ranks there are. ``stats``: TOML file to write
     the statistics to, for ``graph.source = "stats:FILE"``. ``alternatives``: also partition by what else the
-    partitioner may balance (METIS runs for each), to compare how evenly ranks are loaded. ``progress`` gets lines of
+    partitioner may balance (METIS runs for each), to compare how evenly ranks are loaded, and count what fewer chunks
+    would amount to. ``progress`` gets lines of
     text, as ``print`` does. Raises :class:`~simgnn.errors.SimgnnError` for a graph that cannot be read or
     partitioned."""
     given = experiment if isinstance(experiment, Experiment) else os.fspath(experiment)

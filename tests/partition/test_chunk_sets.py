@@ -244,7 +244,9 @@ def test_more_chunks_in_their_initial_order_need_no_larger_buffer_and_no_fewer_r
             assert all(coarse <= fine for coarse, fine in zip(before[0], bounds, strict=True))
             assert (measured.buffer_rows <= before[1].buffer_rows).all()
             assert measured.volumes.v_ori >= before[1].volumes.v_ori
-        before = bounds, measured
+            largest = [int(np.diff(one.bounds).max()) for one in (chunked, before[2])]
+            assert largest[0] <= largest[1]
+        before = bounds, measured, chunked
 
 
 def test_chunks_have_equal_work_and_at_least_a_vertex() -> None:
@@ -257,6 +259,21 @@ def test_chunks_have_equal_work_and_at_least_a_vertex() -> None:
     hub = graph_of(np.array([[leaf, 0] for leaf in range(1, 20)]), 20, symmetric=False)
     chunked = ChunkedGraph.of(hub.csr, np.zeros(20, np.int32), 1, 4, 0.0, True)
     assert chunked.bounds.tolist() == [[0, 1, 2, 3, 20]]
+    bare = graph_of(np.empty((0, 2), dtype=np.int64), 7)
+    chunked = ChunkedGraph.of(bare.csr, np.zeros(7, np.int32), 1, 3, 0.0, True)
+    assert chunked.bounds.tolist() == [[0, 1, 2, 7]], "no work at all"
+
+
+def test_the_published_greedy_order_alone_may_cost_more_than_the_initial_one() -> None:
+    worse = 0
+    for seed in range(20):
+        graph = random_graph(120, 360, seed=seed)
+        chunked, _ = divided(graph, owners(graph, 3, seed), 3, 6)
+        found = reorganise(chunked, CANDIDATES, RATES, "eq4")
+        raw, initial, chosen = (found.costs[name].cost or 0.0 for name in ("p1p2", "initial", found.chosen))
+        worse += raw > initial
+        assert chosen <= initial
+    assert worse > 0
 
 
 def test_more_chunks_than_vertices_and_missing_rates_are_refused() -> None:

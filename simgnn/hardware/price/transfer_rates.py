@@ -1,6 +1,6 @@
 """Rates at which rows move between hosts and devices, between devices, and inside a device."""
 
-from math import isfinite
+from itertools import permutations
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -39,18 +39,14 @@ def transfer_rates(machine: Machine) -> TransferRates:
         )
     seconds, _, _ = machine.work_seconds_all(COPY.name, {"bytes": MESSAGE_BYTES, "item_bytes": ITEM_BYTES})
     inside = (MESSAGE_BYTES / seconds).tolist()
-    from_host, between = [], []
+    from_host = []
     for rank in range(machine.ranks):
         route = host_route(machine, rank, to_device=True)
         from_host.append(inside[rank] if route is None else route.message_rate(MESSAGE_BYTES))
-    pairs = {
-        (machine.devices[i], machine.devices[j]) for i in range(machine.ranks) for j in range(machine.ranks) if i != j
-    }
-    for source, target in sorted(pairs):
-        rate = machine.network.route(source, target).message_rate(MESSAGE_BYTES)
-        between += [rate] if isfinite(rate) else []
+    pairs = set(permutations(machine.devices, 2))
+    between = [machine.network.route(source, target).message_rate(MESSAGE_BYTES) for source, target in sorted(pairs)]
     return TransferRates(
         host_to_device_bytes_per_s=min(from_host),
-        device_to_device_bytes_per_s=min(between) if between else None,
+        device_to_device_bytes_per_s=min(between, default=None),
         reuse_bytes_per_s=min(inside),
     )

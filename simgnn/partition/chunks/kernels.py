@@ -125,6 +125,5 @@ def place_rows(before, here, masks, position, vertex_of, slot_of, free, top, slo
             else:
                 slot_of[vertex] = top
                 top += 1
-                lowest = top
         slots[place] = slot_of[vertex]
     return top
