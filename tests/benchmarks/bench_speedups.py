@@ -55,6 +55,10 @@ BAR = 0.10
 VANILLA = "vanilla"
 ASSIGNED = "codec.assign_period=4"
 """So that the bits of AdaQP are assigned twice within the 12 epochs of a run."""
+RESENT, PIPELINED, BY_VERTICES = (
+    "communication.resend_inputs=true", "schedule.kind=pipelined", 'partition.balance=["vertices"]',
+)  # fmt: skip
+CACHED = [RESENT, "freshness.kind=refresh-interval", "placement.device_rows=adaptive", "placement.host_rows=adaptive"]
 SYSTEMS: dict[str, tuple[str, list[str]]] = {
     VANILLA: ("vanilla", []),
     "cdfgnn": ("cdfgnn", []),
@@ -73,6 +77,15 @@ SYSTEMS: dict[str, tuple[str, list[str]]] = {
     "bnsgcn-0.5": ("vanilla", ["freshness.kind=boundary-sampling", "freshness.p=0.5"]),
     "adaqp-8": ("vanilla", ["schedule.kind=pipelined", "codec.kind=stochastic"]),
     "adaqp": ("vanilla", ["schedule.kind=pipelined", "codec.kind=stochastic", "codec.bits=adaptive", ASSIGNED]),
+    "vertices": ("vanilla", [RESENT, BY_VERTICES]),
+    "edges": ("vanilla", [RESENT, 'partition.balance=["vertices", "edges"]']),
+    "random": ("vanilla", [RESENT, "partition.kind=random"]),
+    "rapa": ("vanilla", [RESENT, "partition.kind=rapa"]),
+    "rapa, random": ("vanilla", [RESENT, "partition.kind=rapa", "partition.base=random"]),
+    "jaca": ("vanilla", [*CACHED, BY_VERTICES]),
+    "jaca, async": ("vanilla", [*CACHED, BY_VERTICES, "freshness.mode=async"]),
+    "rapa, jaca": ("vanilla", [*CACHED, "partition.kind=rapa"]),
+    "capgnn": ("vanilla", [*CACHED, "partition.kind=rapa", PIPELINED]),
 }
 """Name here -> shipped system and what is set on top."""
 
@@ -141,6 +154,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks-per-host", type=int, default=2)
     parser.add_argument("--link", default="200 Mbit/s")
+    parser.add_argument("--slow", nargs="*", default=[], metavar="RANK=SHARE", help="ranks slower than the others")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="more settings of every experiment")
     options = parser.parse_args()
     others = [name for name in dict.fromkeys(options.systems) if name != VANILLA]
@@ -153,7 +167,8 @@ def main() -> None:
     backend = CommandBackend(Reporter())
     testbed, declared = options.out / "testbed.toml", (options.out / "declared.toml").resolve()
     table = {"name": "speedups", "hosts": options.hosts, "ranks_per_host": options.ranks_per_host, "link": options.link}
-    write_toml(testbed, table)
+    slow = {rank: float(share) for rank, share in (text.split("=") for text in options.slow)}
+    write_toml(testbed, {**table, **({"slow": slow} if slow else {})})
     backend.declare(testbed, options.profile, declared, measure_load=True)
     profile = load_profile(declared)
     predicted: dict[str, float] = {}
@@ -165,7 +180,7 @@ def main() -> None:
             experiment = experiment_of(name, options, declared)
             ready, recorded = options.out / name / "ready", options.out / name / "recorded"
             if not ready.is_dir():
-                write_run(prepare(experiment, need_graph=True), profile, ready, Reporter(quiet=True))
+                write_run(prepare(experiment, need_graph=True, profile=profile), profile, ready, Reporter(quiet=True))
             run_once(ready, recorded, testbed, backend)
             predicted[name] = prediction_of(experiment, profile, recorded)
             print(f"{name:18s} predicted {predicted[name]:.3f} s an epoch", flush=True)
