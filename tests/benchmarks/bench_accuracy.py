@@ -1,4 +1,4 @@
-"""What late, sampled and coded halo rows cost in accuracy: final test accuracy of each system beside ``vanilla``.
+"""What late, sampled, coded and cached halo rows, and dropped ones, cost in accuracy: final test accuracy of each system beside ``vanilla``.
 
     python tests/benchmarks/bench_accuracy.py --out DIR --seeds 0 1 2
 
@@ -14,12 +14,18 @@ from pathlib import Path
 import numpy as np
 
 import simgnn
+from simgnn.hardware.price.device_times import device_times
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
 from simgnn.record.result import read_result
 from simgnn.record.rundir import RunDirectory
 
 GRAPHS = ("cora", "amazon_computers", "coauthor_physics")
 MODEL = {"model.kind": "gcn", "model.layers": 2, "model.hidden": 64, "model.dropout": 0.5, "model.order": "auto"}
 TRAINING = {"train.learning_rate": 0.01, "train.weight_decay": 5e-4, "train.eval_every": 0}
+CACHED = {"freshness.kind": "refresh-interval", "freshness.refresh_interval": 10, "placement.device_rows": 1.0}
+UNEQUAL = (0, 2, 4, 6)
+"""Ranks of the profile ``mixed-pcie3-8`` whose devices RAPA divides for: RTX 3090, A40, RTX 3060, GTX 1660 Ti."""
 SYSTEMS: dict[str, tuple[str, dict[str, object]]] = {
     "vanilla": ("vanilla", {}),
     "pipegcn": ("pipegcn", {}),
@@ -28,6 +34,10 @@ SYSTEMS: dict[str, tuple[str, dict[str, object]]] = {
     "bnsgcn, 0.5": ("bnsgcn", {"freshness.p": 0.5}),
     "adaqp, 8 bits": ("adaqp", {"codec.bits": 8}),
     "adaqp": ("adaqp", {}),
+    "caches": ("vanilla", CACHED),
+    "caches, async": ("vanilla", {**CACHED, "freshness.mode": "async"}),
+    "rapa": ("vanilla", {"partition.kind": "rapa"}),
+    "rapa, caches": ("vanilla", {**CACHED, "partition.kind": "rapa"}),
 }
 """Name here -> shipped system and what is set on top."""
 
@@ -36,13 +46,24 @@ def test_accuracy(name: str, graph: Path, seed: int, options: argparse.Namespace
     """Test accuracy after the last epoch, in points."""
     directory = options.out / f"{graph.stem}-{name.replace(', ', '-').replace(' ', '-')}-{seed}"
     system, settings = SYSTEMS[name]
+    if settings.get("partition.kind") == "rapa":
+        settings = {**settings, "partition.devices": unequal_devices()}
     if not RunDirectory(directory).result.is_file():
         chosen = {"graph.source": str(graph), **MODEL, **TRAINING, **settings, "seed": seed}
         simgnn.run(system, ranks=options.ranks, epochs=options.epochs, set=chosen, out=directory, force=True)
-    found = read_result(RunDirectory(directory).result).accuracy
+    result = read_result(RunDirectory(directory).result)
+    found, dropped = result.accuracy, result.dropped_edges
+    if dropped is not None:
+        print(f"{graph.stem}, {name}, seed {seed}: {sum(dropped.by_rank) / dropped.of:.1%} of the edges dropped")
     assert found, f"{directory} has no accuracy"
     assert found[-1].test is not None, f"{graph} has no test vertices"
     return 100 * found[-1].test
+
+
+def unequal_devices() -> list[dict[str, object]]:
+    """The devices of ``UNEQUAL``, as ``partition.devices`` states them."""
+    devices = device_times(Machine.place(load_profile("mixed-pcie3-8"), [0] * 8))
+    return [devices[rank].model_dump(mode="json") for rank in UNEQUAL]
 
 
 def main() -> None:
