@@ -1,4 +1,4 @@
-"""What late, sampled, coded and cached halo rows, and dropped ones, cost in accuracy: final test accuracy of each system beside ``vanilla``.
+"""What late, sampled, coded, cached and dropped halo rows cost in accuracy: final test accuracy beside ``vanilla``.
 
     python tests/benchmarks/bench_accuracy.py --out DIR --seeds 0 1 2
 
