@@ -198,7 +198,10 @@ def simulate(
         status="ok" if memory.out_of_memory is None else "oom",
         message="" if memory.out_of_memory is None else str(memory.out_of_memory),
         extrapolated=tuple(sorted(engine.pricer.flagged)),
-        assumed=tuple(name for name in primitives if machine.stands_in(name)),
+        assumed=(
+            *(name for name in primitives if machine.stands_in(name)),
+            *(f"{name} of the CPU beside a GPU" for name in engine.pricer.carried),
+        ),
         # a device of which no curve was measured
         uncalibrated=any(all(curve.source != "measured" for curve in device.curves) for device in types),
         bundled=tuple(sorted(engine.pricer.bundled)),

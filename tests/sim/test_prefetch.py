@@ -277,4 +277,7 @@ def test_rows_in_host_memory_are_not_copied_around_a_call(system: str, op: str) 
     simulation = run(program, on, 1)
     there, around = (Durations(one).of(0, op) for one in (simulation, run(copied, on, 1)))
     assert np.all(there < around)
-    assert ("rows/serve" in simulation.extrapolated) == (system == "rapidgnn")  # no price for a host beside GPUs
+    assert "rows/serve" not in simulation.extrapolated
+    if system == "rapidgnn":  # the CPU beside the GPUs gathers the rows, at a rate carried from another machine
+        assert Durations(simulation).of(0, "rows/serve").min() > 0
+        assert "gather of the CPU beside a GPU" in simulation.assumed

@@ -206,6 +206,15 @@ class Machine:
             self._workers[key] = worker_of(self.profile.devices[kind], kind, beside, primitive, concurrency, threads)
         return self._workers[key]
 
+    def host_worker(self, rank: int, primitive: str) -> Worker | None:
+        """Return the CPU beside the GPU of ``rank`` with one thread's curve of a primitive, its own or another
+        machine's; None: the profile names no such CPU, or no machine has that curve."""
+        cpu = self._host(rank).cpu
+        if cpu is None:
+            return None
+        found = worker_of(self.profile.devices[cpu], cpu, None, primitive, 1, 1)
+        return found if found.device.curves_of(primitive) else None
+
     def stands_in(self, primitive: str) -> bool:
         """Return whether other work, or another machine's curve, prices a primitive on any rank."""
         workers = [self.worker(int(ranks[0]), primitive, 1) for ranks in self._classes.values()]

@@ -109,6 +109,15 @@ class Network:
             "(or, if only messages need it, set peer_to_peer = true)."
         )
 
+    def memory_link(self, device: str) -> int | None:
+        """Position in ``links`` of the widest link that leads into a device's host memory, which all that read or write
+        there share; None: the profile has no such memory, apart from the sockets or switches that stand for it."""
+        memory = self.host_memory(device)
+        if self.kinds.get(memory) != "memory":
+            return None
+        into = [self.graph[node][memory] for node in sorted(self.graph.predecessors(memory))]
+        return int(max(into, key=lambda edge: edge["type"].bandwidth.value)["link"])
+
     def _copied(self, source: str, target: str) -> Route:
         """Route of copies from memory to memory: a byte crosses all links, and the times of the copies add up."""
         stops = [source]

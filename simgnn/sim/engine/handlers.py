@@ -23,7 +23,7 @@ from simgnn.program.ops import Work
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 from simgnn.sim.engine.compiled import CompiledOp
-from simgnn.sim.engine.op_prices import Messages, Pricer, Stream
+from simgnn.sim.engine.op_prices import HostWork, Messages, Pricer, Stream
 from simgnn.sim.engine.rendezvous import Collective, Rounds, start_stream
 from simgnn.sim.engine.sent_bytes import handed_bytes
 from simgnn.sim.engine.turn_sizes import Sizes
@@ -69,13 +69,17 @@ Handler = Callable[[Context, Begin], Outcome]
 def compute(context: Context, begin: Begin) -> Outcome:
     """Run device work, which shares the device with other work of the rank or of ranks on the same cores.
 
-    Copies and updates in the host memory of a GPU are flagged and take no time: no profile prices the CPU beside a GPU.
+    Copies and updates in the host memory of a GPU are work of the CPU there, and share this memory with copies. Where
+    the profile names no such CPU they are flagged and take no time.
     """
-    pricer, compiled = context.pricer, begin.compiled
-    updates = compiled.op.kind in (OpKind.COPY, OpKind.ADD, OpKind.OPTIMIZE)
-    if updates and _on_gpu(context, begin) and in_host(pricer.sizes.program, compiled):
-        pricer.flagged[compiled.op.name] = None
-        return 0
+    pricer, compiled, turn, rank = context.pricer, begin.compiled, begin.turn, begin.rank
+    if works_in_host(pricer, compiled, rank):
+        priced = host_work(pricer, compiled, turn, rank)
+        if priced is None:
+            pricer.flagged[compiled.op.name] = None
+            return 0
+        stream = pricer.host_stream(compiled, priced)
+        return start_stream(context.env, context.network, stream, (begin.number, compiled.op_id, rank))
     durations = pricer.once("work", compiled, begin.turn, lambda: pricer.work_ps(compiled, begin.turn))
     return _on_device(context, begin, int(durations[begin.rank]))
 
@@ -83,10 +87,28 @@ def compute(context: Context, begin: Begin) -> Outcome:
 def local_copy(context: Context, begin: Begin) -> Outcome:
     """Copy rows within a rank: the op's own work, or a copy of its bytes on the device."""
     pricer, compiled, turn = context.pricer, begin.compiled, begin.turn
-    if compiled.op.work:
+    if compiled.op.work or works_in_host(pricer, compiled, begin.rank):
         return compute(context, begin)
     durations = pricer.once("copy", compiled, turn, lambda: copy_ps(pricer, compiled, turn))
     return _on_device(context, begin, int(durations[begin.rank]))
+
+
+def works_in_host(pricer: Pricer, compiled: CompiledOp, rank: int) -> bool:
+    """Whether an op copies or updates rows in the memory of the host of a GPU."""
+    updates = compiled.op.kind in (OpKind.COPY, OpKind.ADD, OpKind.OPTIMIZE)
+    return updates and pricer.machine.device(rank).kind == "gpu" and in_host(pricer.sizes.program, compiled)
+
+
+def host_work(pricer: Pricer, compiled: CompiledOp, turn: Turn, rank: int) -> HostWork | None:
+    """Price an op of which :func:`works_in_host` holds; see :meth:`Pricer.host_work`."""
+
+    def priced() -> HostWork | None:
+        copied = {"bytes": 1, "item_bytes": 1}
+        if not compiled.op.work:
+            copied["bytes"] = int(copied_bytes(pricer.sizes, compiled, turn)[rank])
+        return pricer.host_work(compiled, turn, rank, compiled.op.work or (Work("copy", copied),))
+
+    return pricer.once(f"host work of {rank}", compiled, turn, priced)
 
 
 def copy_ps(pricer: Pricer, compiled: CompiledOp, turn: Turn) -> IntArray:

@@ -1,7 +1,7 @@
 """Prices of ops on a machine in clock ticks, computed once for all turns in which the sizes are the same."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, NamedTuple, TypeVar
@@ -12,6 +12,7 @@ from simgnn.hardware.price.collectives import CollectivePrice, Flow, Relay
 from simgnn.hardware.price.host_copies import host_route
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import price_messages
+from simgnn.hardware.price.work import flops_and_bytes, price_work
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.calendar import Turn
 from simgnn.program.kinds import GROUP_KINDS, OpKind
@@ -71,9 +72,19 @@ class Stream(NamedTuple):
     alone_ps: int
 
 
+class HostWork(NamedTuple):
+    """Work in the memory of a GPU's host: ``seconds`` that a rank's threads take, bytes that they touch, and the link
+    (position) that leads into this memory; None: the profile has none."""
+
+    seconds: float
+    nbytes: float
+    link: int | None
+
+
 class Pricer:
     """Computes the prices of a program's ops on a machine. ``flagged``: ops priced outside the measured range;
-    ``bundled``: ops that have rounds of more than ``bundle_above`` messages."""
+    ``bundled``: ops that have rounds of more than ``bundle_above`` messages; ``carried``: primitives of work in the
+    memory of a GPU's host that another machine's curves price."""
 
     def __init__(
         self, sizes: Sizes, machine: Machine, stats: PartitionStats | None, network: Network, bundle_above: int
@@ -81,6 +92,7 @@ class Pricer:
         self.sizes, self.machine = sizes, machine
         self.flagged: dict[str, None] = {}
         self.bundled: dict[str, None] = {}
+        self.carried: dict[str, None] = {}
         self._bundle_above, self._stats, self._network = bundle_above, stats, network
         self._loaded = any(link.load is not None for link in machine.links)
         self._static: dict[int, bool] = {}
@@ -160,6 +172,32 @@ class Pricer:
             return None
         latency = to_ps(route.latency_s, f"op '{compiled.op.name}'")
         return Stream(latency, self._path(route.links), float(nbytes), route.message_rate(nbytes), 0)
+
+    def host_work(self, compiled: CompiledOp, turn: Turn, rank: int, work: Sequence[Work]) -> HostWork | None:
+        """Price the ``work`` of an op on rows in the memory of a GPU's host, done by the rank's threads. None: the
+        profile names no CPU there."""
+        seconds, nbytes = 0.0, 0.0
+        for piece in work:
+            worker = self.machine.host_worker(rank, piece.primitive)
+            if worker is None:
+                return None
+            sizes = {
+                name: self.sizes.per_rank(size, turn.epoch, turn.step, compiled.op.name)[rank : rank + 1]
+                for name, size in piece.sizes.items()
+            }
+            price = price_work(worker.device, worker.name, piece.primitive, sizes, None, 1, 1)
+            seconds += float(price.seconds[0]) / self.machine.threads_per_rank[rank]
+            nbytes += float(flops_and_bytes(piece.primitive, sizes)[1][0])
+            if worker.origin:
+                self.carried[piece.primitive] = None
+        return HostWork(seconds, nbytes, self.machine.network.memory_link(self.machine.devices[rank]))
+
+    def host_stream(self, compiled: CompiledOp, work: HostWork) -> Stream:
+        """Return :meth:`host_work` as a flow of the bytes that it touches over the link of the memory, which copies
+        use, too, no faster than the threads are alone."""
+        if work.link is None or not work.nbytes or not work.seconds:
+            return Stream(0, 0, 0.0, 0.0, to_ps(work.seconds, f"op '{compiled.op.name}'"))
+        return Stream(0, self._path((work.link,)), work.nbytes, work.nbytes / work.seconds, 0)
 
     def _relayed(self, compiled: CompiledOp, relay: Relay, members: tuple[int, ...]) -> tuple[Messages, ...]:
         what = f"op '{compiled.op.name}'"

@@ -15,8 +15,8 @@ from simgnn.program.calendar import Turn
 from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.compiled import CompiledOp
-from simgnn.sim.engine.handlers import copied_bytes, copy_ps, in_host, staged_collective
-from simgnn.sim.engine.op_prices import Pricer
+from simgnn.sim.engine.handlers import copied_bytes, copy_ps, host_work, in_host, staged_collective, works_in_host
+from simgnn.sim.engine.op_prices import HostWork, Pricer
 from simgnn.sim.engine.sent_bytes import handed_bytes, pairwise_rounds
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.flow_table import Floats, Ints
@@ -43,6 +43,13 @@ class Round(NamedTuple):
     message: Ints
     link: Ints
     load: Floats
+
+
+def _in_host(machine: Machine, work: HostWork | None) -> Seconds:
+    if work is None:
+        return Seconds(0.0)
+    least = 0.0 if work.link is None else work.nbytes / machine.links[work.link].capacity_bytes_per_s
+    return Seconds(max(work.seconds, least))
 
 
 class OpAlone:
@@ -76,6 +83,8 @@ class OpAlone:
         """Return the time of the op on a machine with the same ranks and routes. ``pricer``: of work there."""
         kind, compiled = self.compiled.op.kind, self.compiled
         if not self.communicates:
+            if works_in_host(pricer, compiled, self.rank):
+                return _in_host(machine, host_work(pricer, compiled, self.turn, self.rank))
             copies = not compiled.op.work and kind in (OpKind.COPY, OpKind.H2D, OpKind.D2H)
             ticks = copy_ps(pricer, compiled, self.turn) if copies else pricer.work_ps(compiled, self.turn)
             return Seconds(float(ticks[self.rank]) / PICOSECONDS)
