@@ -20,7 +20,7 @@ def allreduce(op: Op, template: Template, context: RankContext) -> Handler:
     """Sum all buffers that the op reads over the group, in place, as one message. Buffers that are not adjacent in
     memory (the flat gradients are) are copied into one tensor first."""
     group = context.group(op)
-    getters = [context.store.getter(access) for access in op.reads]
+    getters = [context.store.changed_rows(access) for access in op.inputs]
 
     def run(now: Now) -> Sent:
         values = [get(now) for get in getters]

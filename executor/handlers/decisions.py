@@ -30,7 +30,7 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
     their memory is allocated before the run, as in :func:`executor.handlers.collectives.broadcast`."""
     action, where, store = context.action(op), policy_context(context, op, template), context.store
     zeros, setters = action.starts_from_zeros, context.writes(op)
-    getters = [_state_or_rows(access, context) if zeros else store.getter(access) for access in op.reads]
+    getters = [_state_or_rows(access, context) if zeros else store.getter(access) for access in op.inputs]
     buffers = context.program.buffers
     persistent = [access.buffer for access in op.writes if op.guard is not None and buffers[access.buffer].persistent]
     for name in persistent:
@@ -71,14 +71,14 @@ def act(op: Op, template: Template, context: RankContext) -> Handler:
 def result_check(op: Op, action: Action[Any], context: RankContext) -> Callable[[Now, Any], None]:
     """Return a check of what a user's action returns: an array of the type, device and shape of each buffer that the op
     writes. Rows of width 1 may be numbers; of rows that a policy decides there may be fewer than planned."""
-    planned = [context.program.buffers[access.buffer] for access in context.handed_over(op.writes)]
-    likes = [torch.empty(0, device=context.store.place(buffer.name)) for buffer in planned]
+    planned = [(access, context.program.buffers[access.buffer]) for access in context.handed_over(op.writes)]
+    likes = [torch.empty(0, device=context.store.place(buffer.name)) for _, buffer in planned]
 
     def check(now: Now, written: Any) -> None:
         if not isinstance(written, tuple) or len(written) != len(planned):
             raise wrong(action, "run", written, f"a tuple of {len(planned)} arrays")
-        for buffer, like, value in zip(planned, likes, written, strict=True):
-            rows, shape = context.store.rows(buffer.rows, now), getattr(value, "shape", ())
+        for (access, buffer), like, value in zip(planned, likes, written, strict=True):
+            rows, shape = context.store.rows_of(access, now), getattr(value, "shape", ())
             if isinstance(buffer.rows, Decision) and shape:
                 rows = min(rows, shape[0])
             planned_shape = (rows,) if buffer.width == 1 and len(shape) == 1 else (rows, buffer.width)
@@ -112,10 +112,10 @@ def named(action: Action[Any]) -> str:
 def _state_or_rows(access: Access, context: RankContext) -> Callable[[Now], Any]:
     get, buffer = context.store.getter(access), context.program.buffers[access.buffer]
     if buffer.persistent and buffer.depth == 1 and get(BEFORE) is None:
-        context.store.setter(access)(BEFORE, context.store.zeros(buffer, BEFORE))
+        context.store.setter(access)(BEFORE, context.store.zeros(access, BEFORE))
 
     def read(now: Now) -> Any:
         found = get(now)
-        return context.store.zeros(buffer, now) if found is None else found
+        return context.store.zeros(access, now) if found is None else found
 
     return read

@@ -1,6 +1,6 @@
 """Point-to-point ops, counted as ``bytes_sent``: uneven all-to-all, reads of owners' rows, request and reply."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -56,7 +56,7 @@ def exchange(op: Op, template: Template, context: RankContext) -> Handler:
         def counts(now: Now, packed: torch.Tensor) -> tuple[list[int], list[int], int] | None:
             return None if route.empty else (send_rows, receive_rows, 0)
 
-    version = context.store.getter(op.writes[1]) if len(op.writes) > 1 else None
+    version = context.store.changed_rows(op.writes[1]) if len(op.writes) > 1 else None
 
     def run(now: Now) -> Sent | None:
         packed = read(now)
@@ -151,32 +151,58 @@ def _listed_rows(most: tuple[int, ...], counts: torch.Tensor) -> list[int]:
 
 
 def peer_read(op: Op, template: Template, context: RankContext) -> Handler:
-    """Copy the rows that a route names from their owners, with one message for each pair of ranks that has rows. The
-    op's input holds the rows that this rank owns; its output gets the rows that this rank needs, owners ascending.
-    Owners take part by sending; the backend copies directly between devices where these have peer access."""
-    group, op_id, route = context.group(op), context.program.op_ids[template.name, op.name], context.route(op)
+    """Copy the rows that a route names from their owners, with one message for each pair of ranks that has rows. Both
+    ends take part (:data:`simgnn.program.kinds.GROUP_KINDS`); the backend copies directly between devices where these
+    have peer access.
+
+    The op's input holds the rows that this rank owns: those to send, peers ascending, or all of which the rank's graph
+    lists these. Its output gets the rows that this rank needs, owners ascending. Both may be parts, of one buffer, too:
+    what leaves is gathered before anything is put. The number of rows may differ by step."""
+    group, op_id = context.group(op), context.program.op_ids[template.name, op.name]
     read, put = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
-    place = context.store.place(op.writes[0].buffer)
-    counts = [route.send[member] for member in group.members]
+    packed = op.reads[0].part is not None or context.scheduled(op)
+    gather = None if packed else context.route(op).gather
+    place, counts = context.store.place(op.writes[0].buffer), _counts_of_peers(op, context)
 
     def run(now: Now) -> Sent:
-        rows = read(now)
-        wire = (rows if route.gather is None else rows.index_select(0, route.gather)).to(group.device)
-        out = torch.empty((sum(route.receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
-        parts, slots = torch.split(wire, list(route.send)), torch.split(out, list(route.receive))
+        rows, (send, receive) = read(now), counts(now)
+        wire = (rows if gather is None else rows.index_select(0, gather)).to(group.device).contiguous()
+        if len(wire) != sum(send):
+            raise BackendError(
+                f"op '{op.name}', epoch {now.epoch + 1}, step {now.step + 1}: the program sends {sum(send)} rows, "
+                f"'{op.reads[0].buffer}' gives {len(wire)}; prepare the run again"
+            )
+        out = torch.empty((sum(receive), *wire.shape[1:]), dtype=wire.dtype, device=wire.device)
+        parts, slots = torch.split(wire, list(send)), torch.split(out, list(receive))
         requests = []
         for peer in group.members:
-            if route.receive[peer]:
+            if receive[peer]:
                 requests.append(dist.P2POp(dist.irecv, slots[peer], peer, group.process_group))
-            if route.send[peer]:
+            if send[peer]:
                 requests.append(dist.P2POp(dist.isend, parts[peer], peer, group.process_group))
         for work in dist.batch_isend_irecv(requests) if requests else ():
             work.wait()
         put(now, out.to(place))
-        sent, messages = count_pairs(context, now, op_id, group, counts, row_bytes(wire))
+        leaving = [send[member] for member in group.members]
+        sent, messages = count_pairs(context, now, op_id, group, leaving, row_bytes(wire))
         return Sent(sent, 0, 0, messages)
 
     return run
+
+
+def _counts_of_peers(op: Op, context: RankContext) -> Callable[[Now], tuple[Sequence[int], Sequence[int]]]:
+    """Return a function of the turn that gives the rows to each rank and from each rank along an op's route, [P]."""
+    if not context.scheduled(op):
+        known = context.route(op).send, context.route(op).receive
+        return lambda now: known
+    assert op.route is not None
+    route, ranks, rank = context.program.sizes.routes[op.route], context.program.ranks, context.rank
+
+    def counts(now: Now) -> tuple[Sequence[int], Sequence[int]]:
+        rows = route.matrix(ranks, now.epoch, max(now.step, 0))
+        return rows[rank].tolist(), rows[:, rank].tolist()
+
+    return counts
 
 
 def fetch(op: Op, template: Template, context: RankContext, remote: bool = False) -> Handler:

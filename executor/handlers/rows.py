@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from executor.kernels.rows import add_rows, gather_rows
-from executor.state.buffers import Now, moved
+from executor.kernels.rows import add_rows, gather_rows, move_rows
+from executor.state.buffers import Now, moved, picked
 from executor.state.context import Handler, LocalRoute, RankContext
 from simgnn.errors import BackendError
 from simgnn.program.kinds import Form
-from simgnn.program.ops import Op
+from simgnn.program.ops import Op, Part
 from simgnn.program.program import Template
 
 Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Sequence[int]], object]
@@ -17,7 +17,10 @@ Combine = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Sequence[int]], ob
 
 
 def copy(op: Op, template: Template, context: RankContext) -> Handler:
-    """Gather the rows of the op's route into a send buffer, peers ascending; without a route, copy the whole buffer."""
+    """Gather the rows of the op's route into a send buffer, peers ascending; without a route, copy the whole buffer, or
+    the parts that the op names."""
+    if touches_parts(op):
+        return move_parts(op, context)
     read, put_whole = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
     if op.route is None:
         return lambda now: put_whole(now, read(now).clone())
@@ -27,7 +30,7 @@ def copy(op: Op, template: Template, context: RankContext) -> Handler:
 
 def put(op: Op, template: Template, context: RankContext) -> Handler:
     """Replace the rows that the route names by the rows that arrived, in place."""
-    read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
+    read, target = context.store.getter(op.reads[0]), context.store.changed_rows(op.writes[0])
     rows = context.rows_of_turn(op, arriving=True)
 
     def replace(now: Now) -> None:
@@ -40,8 +43,12 @@ def add(op: Op, template: Template, context: RankContext, combine: Combine = add
     """Add the first buffer that the op reads to the one that it writes, in place (with ``Form.FIRST_ROWS``, to as many
     of its first rows). With a route, arrived rows (peers ascending) are added to the local rows that the route names.
     A row named several times receives its parts in the order of the peers, so that sums are repeatable. ``combine``:
-    :func:`~executor.kernels.rows.max_rows` takes the maximum of each element instead of the sum."""
-    read, target = context.store.getter(op.reads[0]), context.store.getter(op.writes[0])
+    :func:`~executor.kernels.rows.max_rows` takes the maximum of each element instead of the sum. If the op writes
+    listed rows, the list takes the place of the rows that the route names."""
+    read, part = context.store.getter(op.reads[0]), op.writes[0].part
+    if part is not None and part.places:
+        return _add_to_list(op, context, part, combine)
+    target = context.store.changed_rows(op.writes[0])
     first = op.form is Form.FIRST_ROWS
 
     def add_all(now: Now) -> None:
@@ -58,11 +65,59 @@ def add(op: Op, template: Template, context: RankContext, combine: Combine = add
     return add_arrived
 
 
+def _add_to_list(op: Op, context: RankContext, part: Part, combine: Combine) -> Handler:
+    read, target = context.store.getter(op.reads[0]), context.store.memory(op.writes[0])
+    rows = context.store.selection(part)
+    senders = None if op.route is None else context.arriving_counts(op)
+
+    def add_listed(now: Now) -> None:
+        places = rows(now)
+        assert isinstance(places, torch.Tensor), "the part is listed"
+        combine(target(now), places, read(now), (len(places),) if senders is None else senders(now))
+
+    return add_listed
+
+
+def touches_parts(op: Op) -> bool:
+    """Whether an op that moves rows, without a route, touches parts of buffers."""
+    return op.route is None and any(access.part is not None for access in (op.reads[0], op.writes[0]))
+
+
+def move_parts(op: Op, context: RankContext) -> Handler:
+    """Move rows from one part of a buffer to another, on the same device or not, without a copy between the two."""
+    (source, target), store = (op.reads[0], op.writes[0]), context.store
+    if source.part is None or not source.part.places:
+        read, put_rows = store.getter(source), store.setter(target)
+        return lambda now: put_rows(now, read(now))
+    whole, chosen = store.memory(source), store.selection(source.part)
+    if target.part is None:
+        put_new, place = store.setter(target), store.place(target.buffer)
+        return lambda now: put_new(now, picked(whole(now), chosen(now)).to(place))
+    into, places = store.memory(target), store.selection(target.part)
+
+    def move(now: Now) -> None:
+        rows, index, there = whole(now), chosen(now), places(now)
+        assert isinstance(index, torch.Tensor), "the part is listed"
+        target_rows = into(now)
+        if isinstance(there, slice):
+            out = target_rows[there]
+            if out.device == rows.device:
+                gather_rows(rows, index, out)
+            else:
+                out.copy_(gather_rows(rows, index))
+        else:
+            move_rows(rows, index.cpu().numpy(), target_rows, there.cpu().numpy())
+
+    return move
+
+
 def to_device(op: Op, template: Template, context: RankContext) -> Handler:
     """Copy host rows to the device; the copy of pinned rows does not block the host. Several buffers are copied one by
     one. If the device is the host, nothing is copied. With a route, only the rows are copied that its slots name."""
     if op.route is not None:
         return _from_slots(op, context)
+    if touches_parts(op):
+        return move_parts(op, context)
     getters = [context.store.getter(access) for access in op.reads]
     setters = [context.store.setter(access) for access in op.writes]
     device = context.device
@@ -78,11 +133,13 @@ def to_host(op: Op, template: Template, context: RankContext) -> Handler:
     """Copy device rows to the host, and wait until they have arrived. With a route, the rows that leave along it are
     copied to its slots in memory that the ranks of a host share; a second written buffer notes their epoch, plus one.
     """
+    if touches_parts(op):
+        return move_parts(op, context)
     return _copy_to(op, context, torch.device("cpu")) if op.route is None else _to_slots(op, context)
 
 
 def _to_slots(op: Op, context: RankContext) -> Handler:
-    read, (shared, versions) = context.store.getter(op.reads[0]), [context.store.getter(to) for to in op.writes]
+    read, (shared, versions) = context.store.getter(op.reads[0]), [context.store.changed_rows(to) for to in op.writes]
     route = context.route(op)
     rows, block = route.leaving, slot_block(route)
     assert rows is not None, "the route names local rows"

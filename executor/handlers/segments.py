@@ -30,7 +30,7 @@ def segment(op: Op, template: Template, context: RankContext) -> Handler:
     function = _guarded(function, op) if own else function
     getters, setters = context.reads(op), context.writes(op)
     check = _shape_check(op, context, own)
-    names = [access.buffer for access in context.handed_over(op.reads)]
+    names = [access.buffer for access in context.handed_over(op.inputs)]
     reverse = next((other for other in template.ops if other.reverses == op.name), None)
     gradients = {} if reverse is None else {a.buffer: reverse.gradients.get(a.buffer) for a in reverse.writes}
     wanted = [name in gradients.values() for name in names]
@@ -128,26 +128,26 @@ def _backward(op: Op, template: Template, context: RankContext) -> Handler:
     getters = [incoming.get(name) for name in outputs]
     outgoing = {op.gradients[a.buffer]: a for a in op.writes if a.buffer in op.gradients}
     learning = [outgoing[access.buffer] for access in source.reads if access.buffer in outgoing]
-    setters = [(store.setter(access), context.program.buffers[access.buffer]) for access in learning]
+    setters = [(store.setter(access), access) for access in learning]
 
     def backward(now: Now) -> None:
         gradients = kept.pop(now.count).backward([None if get is None else get(now) for get in getters])
-        for (put, buffer), gradient in zip(setters, gradients, strict=True):
-            put(now, store.zeros(buffer, now) if gradient is None else gradient)
+        for (put, access), gradient in zip(setters, gradients, strict=True):
+            put(now, store.zeros(access, now) if gradient is None else gradient)
 
     return backward
 
 
 def _shape_check(op: Op, context: RankContext, own: bool) -> Callable[[Sequence[torch.Tensor], Now], None]:
     """Check that a layer's output has the planned width and, in a user's ``own`` layer, the planned number of rows."""
-    planned = [context.program.buffers[access.buffer] for access in context.handed_over(op.writes)]
+    planned = [(access, context.program.buffers[access.buffer]) for access in context.handed_over(op.writes)]
     named = f"{op.segment} of layer {op.layer}"
 
     def check(outputs: Sequence[torch.Tensor], now: Now) -> None:
-        for buffer, output in zip(planned, outputs, strict=True):
-            if own and len(output) != context.store.rows(buffer.rows, now):
+        for (access, buffer), output in zip(planned, outputs, strict=True):
+            if own and len(output) != context.store.rows_of(access, now):
                 raise PolicyError(
-                    f"{named} gave {len(output)} rows, expected {context.store.rows(buffer.rows, now)} for buffer "
+                    f"{named} gave {len(output)} rows, expected {context.store.rows_of(access, now)} for buffer "
                     f"'{buffer.name}': aggregate and update must give one row for each of the rank's own vertices, "
                     "prepare one for each row of its input"
                 )

@@ -42,6 +42,7 @@ from simgnn.program.calendar import EVALUATE
 from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
 from simgnn.program.kinds import OpKind
+from simgnn.program.program import steps_that_write
 from simgnn.record.early_stop import Patience, regular
 from simgnn.record.logs import check_log
 from simgnn.record.memory import result_fields
@@ -141,8 +142,10 @@ class Session:
                 self._count_more_epochs()
         self.recorder = self._recorder(resume)
         self.notes = Notes(plan, self.context, self.start, resume)
+        losses = [op for _, op in plan.program.ops if op.kind is OpKind.LOSS]
         observers: dict[str, Observe] = {}
-        for op in [op for _, op in plan.program.ops if op.kind is OpKind.LOSS]:
+        self._noted = steps_that_write(plan.program, {op.writes[1].buffer for op in losses if len(op.writes) > 1})
+        for op in losses:
             if len(op.writes) == 1:
                 observers[op.writes[0].buffer] = self.history.observe_evaluation
             else:
@@ -263,9 +266,9 @@ class Session:
         """Record a step's metrics, and print each finished epoch, but not the last one before the driver stops for an
         evaluation or a checkpoint: that epoch is printed after the stop."""
         self.history.observe(now, metrics)
-        steps = self.plan.program.calendar.steps
-        done = now.epoch + 1 if steps > 1 else len(self.history.losses)  # on a GPU metrics may arrive later
-        if now.step == steps - 1 and done < self._stop and done - 1 in self.history.losses:
+        # on a GPU metrics may arrive later
+        done = len(self.history.losses) if len(self._noted) == 1 else now.epoch + 1
+        if now.step == self._noted[-1] and done < self._stop and done - 1 in self.history.losses:
             self._progress(done)
 
     def abandon(self, cause: BaseException) -> None:

@@ -24,7 +24,7 @@ class History:
     def __init__(self) -> None:
         self.losses: dict[int, float] = {}
         self.seconds: dict[int, float] = {}
-        self._begun_s = 0.0
+        self._begun_s, self._latest = 0.0, -1
         self.evaluations: dict[int, list[float]] = {}
         self._coming: deque[tuple[Now, torch.Tensor, Any]] = deque()
 
@@ -63,7 +63,8 @@ class History:
                 "lower train.learning_rate, or look for extreme values in the features"
             )
         # steps of one epoch add up; each is divided by the same number of training rows
-        self.losses[now.epoch] = loss if now.step == 0 else self.losses.get(now.epoch, 0.0) + loss
+        self.losses[now.epoch] = loss if now.epoch != self._latest else self.losses[now.epoch] + loss
+        self._latest = now.epoch
         self.seconds[now.epoch] = time.perf_counter() - self._begun_s
 
     def loss_of(self, epoch: int) -> float:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from simgnn.errors import ConfigError
-from simgnn.program.ops import Access, Buffer
+from simgnn.errors import BackendError, ConfigError
+from simgnn.program.ops import Access, Buffer, Part
 from simgnn.program.program import Program, Template, carried, remembered
 from simgnn.program.sizes import Column, Decision, Size
 
@@ -66,7 +66,11 @@ class BufferStore:
         return self.device if self.program.buffers[name].space == "device" else torch.device("cpu")
 
     def getter(self, access: Access) -> Getter:
-        """Return a function that reads a buffer in a turn. In a ring, copies never written read as zeros."""
+        """Return a function that reads a buffer in a turn. In a ring, copies never written read as zeros. A range of
+        rows is a view of them; listed rows are gathered."""
+        if access.part is not None:
+            memory, rows = self.memory(access), self.selection(access.part)
+            return lambda now: picked(memory(now), rows(now))
         buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
         if buffer.depth == 1 and not access.steps_back and not access.epochs_back:
             return lambda now: values[base]  # type: ignore[return-value]
@@ -74,17 +78,84 @@ class BufferStore:
 
         def get(now: Now) -> torch.Tensor:
             found = values[base + index(now)]
-            return self.zeros(buffer, now) if found is None else found  # type: ignore[return-value]
+            return self.zeros(access, now) if found is None else found  # type: ignore[return-value]
 
         return get
 
     def setter(self, access: Access) -> Setter:
-        """Return a function that stores a tensor as the value of a buffer in a turn; None drops the value."""
+        """Return a function that stores a tensor as the value of a buffer in a turn; None drops the value. A part of a
+        buffer gets the tensor's rows, on whatever device these lie."""
+        if access.part is not None:
+            return self._part_setter(access, access.part)
         buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
         if buffer.depth == 1:
             return lambda now, value: values.__setitem__(base, value)
         index = self._ring(buffer, access)
         return lambda now, value: values.__setitem__(base + index(now), value)
+
+    def changed_rows(self, access: Access) -> Getter:
+        """Return a function that gives the rows of a buffer, or a range of them, to change in place."""
+        if access.part is not None and access.part.places:
+            raise BackendError(f"listed rows of buffer '{access.buffer}' cannot be changed in place by this kind of op")
+        return self.getter(access)
+
+    def selection(self, part: Part) -> Callable[[Now], slice | torch.Tensor]:
+        """Return a function of the turn that selects the rows of a part: a range of rows, or their list."""
+        first, rows = (self._by_step(size) for size in (part.first, part.rows))
+
+        def span(now: Now) -> slice:
+            begin = first(now)
+            return slice(begin, begin + rows(now))
+
+        if not part.places:
+            return span
+        listed = self.getter(Access(part.places))
+        return lambda now: listed(now)[span(now)].flatten()
+
+    def memory(self, access: Access) -> Getter:
+        """Return a function that gives the whole copy of a buffer of which an access touches a part. It lies there from
+        the first such access on, zeros at first."""
+        buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
+        index = self._ring(buffer, access)
+
+        def memory(now: Now) -> torch.Tensor:
+            at = base + index(now)
+            if values[at] is None:
+                values[at] = self._zeros(buffer, self.rows(buffer.rows, now))
+            return values[at]  # type: ignore[return-value]
+
+        return memory
+
+    def _part_setter(self, access: Access, part: Part) -> Setter:
+        memory, rows = self.memory(access), self.selection(part)
+
+        def put(now: Now, value: Value | None) -> None:
+            assert isinstance(value, torch.Tensor), f"a part of buffer '{access.buffer}' cannot be dropped or sparse"
+            whole, chosen = memory(now), rows(now)
+            count = chosen.stop - chosen.start if isinstance(chosen, slice) else len(chosen)
+            if len(value) != count:
+                raise BackendError(
+                    f"epoch {now.epoch + 1}, step {now.step + 1}: {len(value)} rows for a part of buffer "
+                    f"'{access.buffer}' that has {count}; prepare the run again"
+                )
+            value = value.reshape(count, *whole.shape[1:])
+            if isinstance(chosen, slice):
+                whole[chosen].copy_(value, non_blocking=value.device.type == "cpu" and value.is_pinned())
+            else:
+                whole.index_copy_(0, chosen, value.to(whole.device))
+
+        return put
+
+    def _by_step(self, size: int | Column) -> Callable[[Now], int]:
+        """Return a function that looks up a size on this rank in a turn."""
+        column = self.program.sizes.columns[size.name] if isinstance(size, Column) else None
+        if column is None or column.ndim == 1:
+            constant = size if isinstance(size, int) else int(self.program.sizes.columns[size.name][self.rank])
+            return lambda now: constant
+        if column.ndim == 2:
+            numbers = column[self.rank].tolist()
+            return lambda now: int(numbers[max(now.step, 0)])
+        return lambda now: self.rows(size, now)
 
     def _ring(self, buffer: Buffer, access: Access) -> Callable[[Now], int]:
         depth, steps = buffer.depth, self.program.calendar.steps
@@ -102,9 +173,13 @@ class BufferStore:
             return int(self.program.sizes.per_rank(size, now.epoch, max(now.step, 0))[self.rank])
         return size
 
-    def zeros(self, buffer: Buffer, now: Now) -> torch.Tensor:
-        """Return zeros, the value of a buffer before its first write."""
-        return self._zeros(buffer, self.rows(buffer.rows, now))
+    def rows_of(self, access: Access, now: Now) -> int:
+        """Return how many rows of a buffer an access touches in one turn."""
+        return self.rows(self.program.buffers[access.buffer].rows if access.part is None else access.part.rows, now)
+
+    def zeros(self, access: Access, now: Now) -> torch.Tensor:
+        """Return zeros, the value of what an access touches before its first write."""
+        return self._zeros(self.program.buffers[access.buffer], self.rows_of(access, now))
 
     def _zeros(self, buffer: Buffer, rows: int) -> torch.Tensor:
         return torch.zeros((rows, buffer.width), dtype=TORCH_TYPES[buffer.dtype], device=self.place(buffer.name))
@@ -123,7 +198,7 @@ class BufferStore:
         """Allocate memory in place of a buffer that has no value yet, so that memory does not grow later. Its op calls
         :meth:`release` just before the first write."""
         if self.values[self._base[name]] is None and name not in self._reserved:
-            self._reserved[name] = self.zeros(self.program.buffers[name], Now(0, 0, 0))
+            self._reserved[name] = self.zeros(Access(name), Now(0, 0, 0))
 
     def release(self, name: str) -> None:
         self._reserved.pop(name, None)
@@ -169,6 +244,11 @@ class BufferStore:
                 (there[: len(value)] if self.program.buffers[name].lasting else there).copy_(value)
             else:
                 self.values[at] = moved(value, self.place(name))
+
+
+def picked(whole: torch.Tensor, rows: slice | torch.Tensor) -> torch.Tensor:
+    """Return some rows of a tensor: a view of a range, or a copy of listed rows."""
+    return whole[rows] if isinstance(rows, slice) else whole.index_select(0, rows)
 
 
 def moved(value: Value, device: torch.device) -> Value:

@@ -180,7 +180,7 @@ class RankContext:
 
     def reads(self, op: Op) -> list[Callable[[Now], Any]]:
         """Return getters of the buffers that an op reads, except those that modules hold."""
-        return [self.store.getter(access) for access in self.handed_over(op.reads)]
+        return [self.store.getter(access) for access in self.handed_over(op.inputs)]
 
     def writes(self, op: Op) -> list[Callable[[Now, Value], None]]:
         """Return setters of the buffers that an op writes, except those that modules hold."""

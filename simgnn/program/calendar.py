@@ -1,9 +1,23 @@
-"""The calendar of a run: which template holds the ops of a turn, and epochs that differ from the others."""
+"""The calendar of a run: which template holds the ops of a turn, and epochs that differ from the others.
 
-from collections.abc import Iterator, Mapping
+Steps of an epoch are alike (mini-batches) or unlike. Unlike steps are stated as stretches, each a run of equal steps:
+for training in chunks, one stretch for each layer and direction, and stretches of one step where the first or last
+chunk of a layer does something else. So an epoch of a thousand steps is stated in a few lines, and its program is as
+small as one step of each kind.
+
+How an op names an op of another kind of step: a dependency counts steps back over all kinds, as they follow one
+another. A step that has no op of that name is no dependency, so that "loaded, one step back" holds inside a layer and
+across its ends, wherever both steps have the op. The backward step of chunk j needs what the forward step of chunk j
+wrote hundreds of steps earlier. No dependency reaches that far: a rank keeps as many turns open as its farthest
+dependency spans. Instead one buffer holds the rows of all chunks, each step reads and writes its own part of it
+(:class:`simgnn.program.ops.Part`), and the end of the layer, which waits for all parts, orders the two. (A ring of
+copies by chunk would need as many copies as there are steps between the two; a buffer for each chunk would need a
+template for each chunk.)"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import gcd, lcm
 from types import MappingProxyType
 
@@ -91,18 +105,29 @@ def templates_without(templates: tuple[str, ...], name: str) -> tuple[str, ...]:
     return tuple(template for template in templates if name not in epoch_names(template))
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive steps of an epoch that share a template."""
+
+    template: str
+    steps: int = 1
+
+
 @dataclass(frozen=True)
 class Calendar:
     """The template of each turn, a pure function of (epoch, step): ``first`` in epoch 0 (step 0), the joined names of
     its ``cycles`` in a special epoch, ``steady`` otherwise. ``opening``, if set, is step 0 of all other epochs.
 
-    With several steps an epoch there are no cycles."""
+    With ``unlike`` steps, the stretches of every epoch in order, all epochs are alike: ``steady`` then is only the name
+    of their kind, ``steps`` the sum over the stretches, and nothing else is set. With several steps an epoch there are
+    no cycles. Columns by step (:class:`simgnn.program.sizes.Column`) count the steps of the epoch through."""
 
     steady: str
     first: str | None = None
     steps: int = 1
     opening: str | None = None
     cycles: tuple[Cycle, ...] = ()
+    unlike: tuple[Stretch, ...] = ()
 
     @classmethod
     def of_epochs(cls, cycles: tuple[Cycle, ...], first: bool) -> "Calendar":
@@ -110,8 +135,16 @@ class Calendar:
         opening = [FIRST, *(cycle.name for cycle in cycles if cycle.holds(0))]
         return cls(STEADY, first=JOIN.join(opening) if first else None, cycles=cycles)
 
+    @classmethod
+    def of_steps(cls, stretches: Iterable[Stretch]) -> "Calendar":
+        """Return the calendar of epochs of unlike steps; stretches without steps are left out."""
+        unlike = tuple(stretch for stretch in stretches if stretch.steps)
+        return cls(STEADY, steps=sum(stretch.steps for stretch in unlike), unlike=unlike)
+
     def template(self, epoch: int, step: int = 0) -> str:
         """Return the name of the template that holds the ops of a training step."""
+        if self.unlike:
+            return self._names[step]
         if self.first is not None and epoch == 0 and step == 0:
             return self.first
         if self.opening is not None and step == 0:
@@ -132,9 +165,39 @@ class Calendar:
     @property
     def templates(self) -> tuple[str, ...]:
         """The training templates of a run that lasts long enough, in the order of their first turns."""
+        if self.unlike:
+            return tuple(dict.fromkeys(stretch.template for stretch in self.unlike))
         if self.steps > 1 or self.opening is not None:
             return tuple(name for name in (self.first, self.opening, self.steady) if name is not None)
         return tuple(dict.fromkeys(self.sequence(1)))
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The steps of an epoch as runs of steps that are alike in every epoch but the first."""
+        if self.unlike:
+            return self.unlike
+        opening = (Stretch(self.opening),) if self.opening is not None and self.steps > 1 else ()
+        return (*opening, Stretch(self.steady, self.steps - len(opening)))
+
+    @cached_property
+    def stretch_of(self) -> tuple[int, ...]:
+        """The position in :attr:`stretches` of each step of an epoch."""
+        return tuple(place for place, stretch in enumerate(self.stretches) for _ in range(stretch.steps))
+
+    @cached_property
+    def followers(self) -> Mapping[str, tuple[str, ...]]:
+        """The templates of the turns that may come right after a turn, by its template."""
+        if self.steps == 1:
+            names = self.sequence(2)
+        elif self.unlike:
+            short = [name for stretch in self.unlike for name in [stretch.template] * min(stretch.steps, 2)]
+            names = short * 2
+        else:
+            names = [self.template(epoch, step) for epoch in range(3) for step in range(min(self.steps, 3))]
+        found: dict[str, dict[str, None]] = {}
+        for name, after in pairwise(names):
+            found.setdefault(name, {})[after] = None
+        return {name: tuple(after) for name, after in found.items()}
 
     def sequence(self, longest: int) -> list[str]:
         """Return the templates of consecutive epochs, from the first epoch until every special epoch has come twice. Of
@@ -161,6 +224,14 @@ class Calendar:
     def typical(self, step: int) -> Mapping[str, float]:
         """Return the templates of a step of a typical epoch, after the first one, and how often each runs in it."""
         return self.shares if self.cycles else {self.template(1, step): 1.0}
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(stretch.template for stretch in self.unlike for _ in range(stretch.steps))
+
+    def of_epoch(self, epoch: int) -> tuple[str, ...]:
+        """Return the templates of all steps of an epoch."""
+        return self._names if self.unlike else tuple(self.template(epoch, step) for step in range(self.steps))
 
     def kind(self, epoch: int) -> str:
         """Return the kind of an epoch, a key of :attr:`shares`; the first epoch counts as one of those like it."""

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from math import lcm
 
-from simgnn.program.calendar import EVALUATE, Turn
+from simgnn.program.calendar import EVALUATE, Calendar, Turn
 from simgnn.program.ops import Access, Dependency, Op
 from simgnn.program.program import Program, Template
 
@@ -114,6 +115,11 @@ def windows(program: Program) -> list[Unrolled]:
     for every ring to wrap around. Long stretches of equal epochs are cut short: what orders two uses across so many of
     them is a chain through each, which a longer stretch has too."""
     calendar, after = program.calendar, [dependency for _, op in program.ops for dependency in op.after]
+    if calendar.unlike:
+        short = _shortened(program)
+        rings = [buffer.depth for buffer in program.buffers.values() if buffer.ring == "epoch"]
+        laps = max([1, *rings, *(dependency.epochs_back for dependency in after)]) + 1
+        return [Unrolled(short, tuple(short.calendar.turns(laps)))]
     depth = max((buffer.depth for buffer in program.buffers.values()), default=1)
     if calendar.steps > 1:
         # nothing looks further back than rings and dependencies: more steps in the middle of an epoch add nothing
@@ -128,6 +134,19 @@ def windows(program: Program) -> list[Unrolled]:
         return [Unrolled(program, tuple(calendar.turns(epochs)))]
     names = calendar.sequence(epochs)
     return [Unrolled(program, tuple(Turn(epoch, 0, name) for epoch, name in enumerate(names)))]
+
+
+def _shortened(program: Program) -> Program:
+    """Return a program of unlike steps with shorter stretches. Any step and what its dependencies name look alike in
+    both, and so do rings: each stretch loses whole turns of them."""
+    rings = [buffer.depth for buffer in program.buffers.values() if buffer.ring == "step"]
+    back = max((dependency.steps_back for _, op in program.ops for dependency in op.after), default=0)
+    longest, turn = 2 * max([1, back, *rings]) + 3, lcm(*rings)
+    unlike = (
+        replace(stretch, steps=min(stretch.steps, longest + (stretch.steps - longest) % turn))
+        for stretch in program.calendar.unlike
+    )
+    return replace(program, calendar=Calendar.of_steps(unlike))
 
 
 def derive_dependencies(program: Program) -> Program:

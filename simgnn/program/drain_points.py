@@ -48,8 +48,9 @@ def ranks_in_turn(program: Program) -> tuple[bool, ...]:
 
 def in_one_thread(program: Program, template: Template, rank: int) -> bool:
     """Whether a rank runs its ops of a template in one thread in program order: each op and the next one, also the last
-    and the first of the next turn, share a stream with one server, or the second depends on the first. On a stream that
-    does not communicate the second would overtake the first if that waits for an op for which the second does not."""
+    and the first of any turn that may come next, share a stream with one server, or the second depends on the first. On
+    a stream that does not communicate the second would overtake the first if that waits for an op for which the second
+    does not."""
     ops = [op for op in template.ops if program.has(op, rank)]
     awaited: dict[str, set[str]] = {}
     for op in ops:
@@ -63,4 +64,9 @@ def in_one_thread(program: Program, template: Template, rank: int) -> bool:
             return stream.group is not None or back > 0 or elsewhere <= awaited[second.name]
         return any(d.op == first.name and d.steps_back + d.epochs_back * steps == back for d in second.after)
 
-    return not ops or (all(follows(a, b, 0) for a, b in pairwise(ops)) and follows(ops[-1], ops[0], 1))
+    if not ops:
+        return True
+    later = (program.templates[name].ops for name in program.calendar.followers.get(template.name, (template.name,)))
+    heads = [next((op for op in coming if program.has(op, rank)), None) for coming in later]
+    within = all(follows(first, second, 0) for first, second in pairwise(ops))
+    return within and all(follows(ops[-1], head, 1) for head in heads if head is not None)

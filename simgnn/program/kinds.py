@@ -86,5 +86,14 @@ COLLECTIVE_KINDS = frozenset({OpKind.BROADCAST, OpKind.ALLREDUCE, OpKind.ALLGATH
 LOCAL_COPY_KINDS = frozenset({OpKind.H2D, OpKind.D2H, OpKind.COPY})
 """Kinds that move rows without a second rank."""
 COMPUTE_KINDS = frozenset(OpKind) - PAIRWISE_KINDS - COLLECTIVE_KINDS - LOCAL_COPY_KINDS
-GROUP_KINDS = frozenset({OpKind.EXCHANGE, OpKind.FETCH}) | COLLECTIVE_KINDS
-"""Kinds that need a process group, which every member must call in one order."""
+GROUP_KINDS = PAIRWISE_KINDS | COLLECTIVE_KINDS
+"""Kinds that need a process group, whose members issue their ops in one order.
+
+A peer read is one of them, since both ends take part: the owner of rows sends them, from its stream, once it has issued
+the op; the reader waits for them. So each end orders the op among its own uses of the buffers, as for an exchange, and
+no barrier is needed for rows that an owner has yet to write or is about to overwrite. It costs messages between the
+pairs of its route, but no call of the whole group, and ranks without rows pass it by. Gradients go the other way: a
+peer read along the reverse route brings each owner the rows of its readers, peers ascending, and an ``add`` adds them
+in that order. (A read by the reader alone would need the owner's memory mapped, and a barrier on either side.)"""
+CALLED_KINDS = GROUP_KINDS - {OpKind.PEER_READ}
+"""Kinds that are a call of the whole group: each member pays for it, and ends it when others have begun it."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal
 
 from simgnn.program.kinds import Form, OpKind, Segment
-from simgnn.program.sizes import NO_SCRATCH, Decision, Scratch, Size
+from simgnn.program.sizes import NO_SCRATCH, Column, Decision, Scratch, Size
 
 Space = Literal["device", "host", "host-shared"]
 Ring = Literal["epoch", "step"]
@@ -40,12 +40,32 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of a buffer that an access touches: ``rows`` of them from ``first`` on; int or column of the op's turn.
+
+    With ``places``, the name of an int64 buffer of width 1 beside this one (in the same space), these are the rows of
+    that list, and the list says which rows of the buffer the access touches: none twice, but in what an ``add`` with a
+    route writes, where peers come one after the other and a row may be named once for each. The op also reads the list
+    (:attr:`Op.inputs` leaves it out). Ranges are views in the executor; listed rows are gathered and put back. Two
+    accesses, one of them writing, need no order where columns prove that they never touch the same row
+    (:mod:`simgnn.program.parts`). Listed rows are never proved apart."""
+
+    rows: int | Column
+    first: int | Column = 0
+    places: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
-    """An op's access to a buffer: to its copy of this turn, or of a turn some steps or epochs back."""
+    """An op's access to a buffer: to its copy of this turn, or of a turn some steps or epochs back.
+
+    ``part``: the rows that it touches; None: all. A buffer of which ops write parts keeps its other rows; rows that no
+    op has written are zeros. It has the same number of rows in every turn."""
 
     buffer: str
     steps_back: int = 0
     epochs_back: int = 0
+    part: Part | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +184,8 @@ class Op:
 
     What the kinds mean to the executor: ``transform`` and ``aggregate`` call their module's segment on the buffers that
     they read, in order, without parameters; ``copy`` with a route gathers the route's rows into a send buffer, peers
-    ascending; ``exchange`` sends such a buffer and writes the rows that arrive, peers ascending; ``add`` with a route
+    ascending; ``exchange`` sends such a buffer and writes the rows that arrive, peers ascending; ``peer_read`` does so
+    with messages between the pairs of its route alone (:data:`simgnn.program.kinds.GROUP_KINDS`); ``add`` with a route
     adds received rows to the rows that the route names, peers ascending; ``add`` without a route adds the first buffer
     that it reads to the one that it writes. ``form`` names a variant of the kind, see
     :class:`simgnn.program.kinds.Form`."""
@@ -192,6 +213,12 @@ class Op:
     segment: Segment | None = None
     options: Mapping[str, str | int | float] = field(default_factory=dict)
     scratch: Scratch = NO_SCRATCH
+
+    @property
+    def inputs(self) -> tuple[Access, ...]:
+        """What the op reads, without the lists of the rows that it touches."""
+        lists = {access.part.places for access in self.reads + self.writes if access.part is not None}
+        return tuple(access for access in self.reads if access.buffer not in lists)
 
     @property
     def sizes(self) -> tuple[Size, ...]:

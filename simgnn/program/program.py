@@ -1,6 +1,6 @@
 """A program: templates of ops, the calendar of which template runs when, sizes, and lifetimes of buffers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -9,7 +9,8 @@ import numpy as np
 
 from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import GROUP_KINDS, OpKind
-from simgnn.program.ops import Buffer, Group, Op, Stream
+from simgnn.program.ops import Buffer, Group, Op, Part, Stream
+from simgnn.program.parts import Overlaps, Use, covers
 from simgnn.program.sizes import IntArray, Route, Scratch, SizeTable
 
 
@@ -129,22 +130,59 @@ class Program:
 
 def carried(program: Program) -> frozenset[str]:
     """The buffers that outlive a turn: persistent ones, rings, and those read before they are written in a turn."""
-    return remembered(program) | {buffer.name for buffer in program.buffers.values() if buffer.depth > 1}
+    rings = {buffer.name for buffer in program.buffers.values() if buffer.depth > 1}
+    found = [_read_first([(template, 0)], Overlaps(program)) for template in program.templates.values()]
+    return _persistent(program) | rings.union(*found)
 
 
 def remembered(program: Program) -> frozenset[str]:
     """Return the buffers that a turn may read from earlier turns, which a run needs to resume from a checkpoint.
 
-    Rings whose copies serve one turn each are left out, such as those of batches staged ahead."""
-    names = {buffer.name for buffer in program.buffers.values() if buffer.persistent}
-    for template in program.templates.values():
-        written: set[str] = set()
+    Rings whose copies serve one turn each are left out, such as those of batches staged ahead; so are buffers that each
+    epoch of unlike steps writes before it reads them."""
+    calendar, templates, overlaps = program.calendar, program.templates, Overlaps(program)
+    epoch = [(templates[stretch.template], place) for place, stretch in enumerate(calendar.unlike)]
+    alone = [template for template in templates.values() if not epoch or template.name not in calendar.templates]
+    turns = [epoch, *([(template, 0)] for template in alone)]
+    return _persistent(program).union(*(_read_first(ops, overlaps) for ops in turns))
+
+
+def _persistent(program: Program) -> frozenset[str]:
+    return frozenset(buffer.name for buffer in program.buffers.values() if buffer.persistent)
+
+
+def _read_first(turns: Sequence[tuple[Template, int]], overlaps: Overlaps) -> set[str]:
+    """Return the buffers that consecutive turns, each as (template, its stretch), read before they write them. A part
+    that was written counts where the same part is read in that turn; all parts count once they fill the buffer."""
+    names, written = set[str](), set[str]()
+    for template, stretch in turns:
+        here, whole = set[tuple[str, Part]](), set[str]()
         for op in template.ops:
             for access in op.reads:
-                if access.steps_back or access.epochs_back or access.buffer not in written:
+                known = access.buffer in written or (access.part is not None and (access.buffer, access.part) in here)
+                if access.steps_back or access.epochs_back or not known:
                     names.add(access.buffer)
-            written.update(access.buffer for access in op.writes)
-    return frozenset(names)
+            for access in op.writes:
+                if access.part is None:
+                    written.add(access.buffer)
+                    continue
+                here.add((access.buffer, access.part))
+                if covers(overlaps, access.buffer, Use(template.name, stretch, access.part, writes=True)):
+                    whole.add(access.buffer)
+        written |= whole
+    return names
+
+
+def steps_that_write(program: Program, buffers: Set[str]) -> tuple[int, ...]:
+    """Return the steps of an epoch after the first in which ops write one of some buffers; the last step if none do."""
+    calendar = program.calendar
+    writing = {
+        template.name
+        for template in program.templates.values()
+        if any(access.buffer in buffers for op in template.ops for access in op.writes)
+    }
+    found = tuple(step for step, name in enumerate(calendar.of_epoch(1)) if name in writing)
+    return found or (calendar.steps - 1,)
 
 
 def ahead_of_epoch(template: Template) -> frozenset[str]:

@@ -7,28 +7,34 @@ import numpy as np
 
 from simgnn.errors import ProgramError
 from simgnn.program.calendar import EVALUATE, Turn
-from simgnn.program.dependencies import Unrolled, neighbouring_uses, windows
+from simgnn.program.dependencies import Unrolled, windows
+from simgnn.program.hazards import between_ranks, orders_needed
 from simgnn.program.kinds import (
     COLLECTIVE_KINDS,
     COMPUTE_KINDS,
     GROUP_KINDS,
     KIND_OF_FORM,
+    LOCAL_COPY_KINDS,
     PAIRWISE_KINDS,
-    Form,
     OpKind,
 )
-from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Op
+from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Op, Part
+from simgnn.program.parts import Overlaps
 from simgnn.program.program import Program, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Size
+
+PLACED_KINDS = LOCAL_COPY_KINDS | {OpKind.PEER_READ, OpKind.ADD} | (COMPUTE_KINDS - {OpKind.LOSS, OpKind.OPTIMIZE})
+"""Kinds whose ops may write listed rows: they make the rows elsewhere, and put them there at their end."""
 
 
 def validate(program: Program) -> Program:
     """Return the program, or raise :class:`ProgramError` with every fault.
 
     Checked: every name is declared; dependencies point backward; two uses of a buffer copy, one of them writing, are
-    ordered (proved for runs of consecutive turns; for buffers that ranks of a host share, by a collective); temporary
-    buffers are written before they are read; sends are matched and bytes conserved; each process group has one stream
-    and one order on all ranks; all ranks decide alike whether a collective with a condition (guard) runs."""
+    ordered unless columns prove that they touch different rows (proved for runs of consecutive turns, in which every
+    kind of step meets every kind that may follow it; for buffers that ranks of a host share, by a collective);
+    temporary buffers are written before they are read; sends are matched and bytes conserved; each process group has
+    one stream and one order on all ranks; all ranks decide alike whether a collective with a condition (guard) runs."""
     # names first: unknown ones make the other checks meaningless
     problems = list(_name_faults(program)) or [*_communication_faults(program), *_hazards(program)]
     if problems:
@@ -45,6 +51,14 @@ def _name_faults(program: Program) -> Iterator[str]:
             return
     if calendar.cycles and calendar.steps > 1:
         yield "the calendar has special epochs and several steps an epoch, which do not go together"
+    if calendar.unlike:
+        if any(other is not None for other in (calendar.first, calendar.opening)) or calendar.cycles:
+            yield "the calendar has unlike steps and epochs or steps that differ otherwise, which do not go together"
+        if any(stretch.steps < 1 for stretch in calendar.unlike):
+            yield "the calendar has a stretch without steps; leave it out"
+        elif sum(stretch.steps for stretch in calendar.unlike) != calendar.steps:
+            yield f"the calendar's stretches do not add up to its {calendar.steps} steps"
+    yield from _column_faults(program)
     for name in calendar.templates:
         if name not in program.templates:
             yield f"the calendar names template '{name}', which does not exist"
@@ -76,11 +90,23 @@ def _name_faults(program: Program) -> Iterator[str]:
             yield from (f"{template.name}: '{op.name}': {fault}" for fault in _op_faults(program, template, op))
 
 
+def _column_faults(program: Program) -> Iterator[str]:
+    """Find columns and routes by step that are shorter than an epoch."""
+    routes = ((f"the rows of route '{name}'", route.rows) for name, route in program.sizes.routes.items())
+    columns = ((f"column '{name}'", column) for name, column in program.sizes.columns.items())
+    for name, values in (*columns, *routes):
+        shape = np.shape(values)
+        if len(shape) > 1 and shape[-1] < program.calendar.steps:
+            yield f"{name} has numbers for {shape[-1]} steps, an epoch has {program.calendar.steps}"
+
+
 def _op_faults(program: Program, template: Template, op: Op) -> Iterator[str]:
     if op.stream not in program.streams:
         yield f"unknown stream '{op.stream}'"
     for access in op.reads + op.writes:
         yield from _access_faults(program, access)
+        if access.buffer in program.buffers and access.part is not None:
+            yield from _part_faults(program, op, access, access.part)
     for dependency in op.after:
         yield from _dependency_faults(program, template, op, dependency)
     for size in [*(size for work in op.work for size in work.sizes.values()), *op.scratch.sizes]:
@@ -117,6 +143,46 @@ def _access_faults(program: Program, access: Access) -> Iterator[str]:
         yield f"buffer '{access.buffer}' keeps {buffer.depth} copies; the copy of {back} turns back is gone"
 
 
+def _part_faults(program: Program, op: Op, access: Access, part: Part) -> Iterator[str]:
+    buffer, what = program.buffers[access.buffer], f"its part of buffer '{access.buffer}'"
+    faults = [fault for size in (part.first, part.rows) for fault in _size_faults(program, size)]
+    yield from (f"{what}: {fault}" for fault in faults)
+    rows = buffer.rows
+    if isinstance(rows, Decision) or (isinstance(rows, Column) and program.sizes.columns[rows.name].ndim > 1):
+        yield f"{what}: the buffer's rows differ by turn; a buffer with parts has the same rows in all"
+        return
+    if op.form is not None:
+        yield f"{what}: ops of the form '{op.form}' use whole buffers"
+    held, whole = program.sizes.most(rows), part.places
+    if whole:
+        listed = program.buffers.get(part.places)
+        if listed is None:
+            yield f"{what}: its rows are listed in '{part.places}', which is no buffer"
+            return
+        if listed.dtype != "int64" or listed.width != 1 or listed.space != buffer.space:
+            yield f"{what}: the list '{part.places}' must be int64 of width 1 and lie in the space '{buffer.space}'"
+        if Access(part.places) not in op.reads[1:]:
+            yield f"{what}: the op must read the list '{part.places}', after what it reads first"
+        if access in op.writes and op.kind not in PLACED_KINDS:
+            yield f"{what}: ops of kind {op.kind} cannot write listed rows"
+        held = program.sizes.most(listed.rows)
+    if not faults:
+        end = _sum_of(program, part.first, part.rows)
+        over = np.flatnonzero(end.reshape(len(end), -1).max(axis=1) > held)
+        if len(over):
+            rank = int(over[0])
+            name = part.places or access.buffer
+            yield f"{what} ends at row {int(end[rank].max())} on rank {rank}, '{name}' has {int(held[rank])}"
+
+
+def _sum_of(program: Program, one: int | Column, other: int | Column) -> IntArray:
+    """Add two sizes in every turn: int64 [P], [P, steps] or [P, epochs, steps]."""
+    columns = program.sizes.columns
+    found = [np.full(program.ranks, size) if isinstance(size, int) else columns[size.name] for size in (one, other)]
+    first, second = _same_turns(*found)
+    return first + second
+
+
 def _dependency_faults(program: Program, template: Template, op: Op, dependency: Dependency) -> Iterator[str]:
     if dependency.steps_back < 0 or dependency.epochs_back < 0:
         yield f"depends on '{dependency.op}' of a later turn"
@@ -151,8 +217,10 @@ def _communication_faults(program: Program) -> Iterator[str]:
     yield from problems
     if not problems:
         for template, op in program.ops:
-            if op.kind in GROUP_KINDS:
-                yield from (f"{template}: '{op.name}': {fault}" for fault in _transfer_faults(program, op))
+            faults = _transfer_faults(program, template, op) if op.kind in GROUP_KINDS else iter(())
+            if op.kind in LOCAL_COPY_KINDS and op.route is None and op.reads and op.writes:
+                faults = _copied_faults(program, template, op)
+            yield from (f"{template}: '{op.name}': {fault}" for fault in faults)
 
 
 def _group_faults(program: Program) -> Iterator[str]:
@@ -187,7 +255,7 @@ def _route_faults(program: Program, route: Route) -> Iterator[str]:
         yield "pairs must be sorted by (source, target), none twice"
 
 
-def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
+def _transfer_faults(program: Program, template: str, op: Op) -> Iterator[str]:
     group = program.group_of(op)
     assert group is not None
     ids = program.team_of(op)
@@ -208,20 +276,49 @@ def _transfer_faults(program: Program, op: Op) -> Iterator[str]:
         route = program.sizes.routes[op.route]
         if np.any(ids[route.source] != ids[route.target]):
             yield f"route '{op.route}' leaves group '{group.name}'"
-        if op.kind is OpKind.EXCHANGE and op.transfer is not None and op.transfer.decision is None:
-            yield from _conservation_faults(program, op, route, op.transfer.row_bytes)
+        if op.kind in (OpKind.EXCHANGE, OpKind.PEER_READ) and op.transfer is not None and op.transfer.decision is None:
+            yield from _conservation_faults(program, template, op, route, op.transfer.row_bytes)
 
 
-def _conservation_faults(program: Program, op: Op, route: Route, row_bytes: int) -> Iterator[str]:
-    """Check in every turn that the rows read are those sent, and that the rows that arrive fill the buffer written."""
-    for accesses, ends, verb in ((op.reads, route.source, "sends"), (op.writes, route.target, "receives")):
-        if not accesses:
+def _copied_faults(program: Program, template: str, op: Op) -> Iterator[str]:
+    """Check in every step of a template that a copy moves as many rows as the parts that it reads and writes have."""
+    for access in (op.reads[0], op.writes[0]):
+        if access.part is None or op.transfer is None or isinstance(op.transfer.rows, Decision):
             continue
-        buffer = program.buffers[accesses[0].buffer]  # others hold counts or versions
-        bound = buffer.rows.bound if isinstance(buffer.rows, Decision) else buffer.rows
-        held = program.sizes.columns[bound.name] if isinstance(bound, Column) else np.full(program.ranks, bound)
-        rows = np.zeros((program.ranks, *route.rows.shape[1:]), np.int64)
-        np.add.at(rows, ends, route.rows)
+        row_bytes = program.buffers[access.buffer].row_bytes
+        moved, there = (_rows_of(program, size, template) for size in (op.transfer.rows, access.part.rows))
+        moved, there = _same_turns(moved * op.transfer.row_bytes, there * row_bytes)
+        wrong = np.argwhere(moved != there)
+        if len(wrong):
+            at = tuple(wrong[0].tolist())
+            yield f"rank {at[0]} moves {moved[at]} bytes, its part of buffer '{access.buffer}' has {there[at]}"
+
+
+def _rows_of(program: Program, size: Size, template: str) -> IntArray:
+    """Return a size in the steps of a template: [P] if it is always the same, [P, steps] or [P, epochs, steps]."""
+    bound = size.bound if isinstance(size, Decision) else size
+    column = program.sizes.columns[bound.name] if isinstance(bound, Column) else np.full(program.ranks, bound)
+    return _in_steps(program, column, template)
+
+
+def _in_steps(program: Program, column: IntArray, template: str) -> IntArray:
+    """Select the steps of a template from a column, if an epoch has unlike steps; in others no step says nothing."""
+    if column.ndim == 1 or template not in program.calendar.templates or not program.calendar.unlike:
+        return column
+    return np.asarray(column[..., np.flatnonzero(np.array(program.calendar.of_epoch(1)) == template)])
+
+
+def _conservation_faults(program: Program, template: str, op: Op, route: Route, row_bytes: int) -> Iterator[str]:
+    """Check in every turn that the rows read are those sent, and that the rows that arrive fill what is written. A peer
+    read may take its rows from a whole buffer, of which the rank's graph lists those that leave."""
+    for accesses, ends, verb in ((op.reads, route.source, "sends"), (op.writes, route.target, "receives")):
+        if not accesses or (op.kind is OpKind.PEER_READ and accesses[0].part is None):
+            continue
+        buffer, part = program.buffers[accesses[0].buffer], accesses[0].part  # others hold counts or versions
+        held = _rows_of(program, buffer.rows if part is None else part.rows, template)
+        travelling = _in_steps(program, route.rows, template)
+        rows = np.zeros((program.ranks, *travelling.shape[1:]), np.int64)
+        np.add.at(rows, ends, travelling)
         sent, room = _same_turns(rows * row_bytes, held * buffer.row_bytes)
         wrong = np.argwhere(sent != room)
         if len(wrong):
@@ -244,63 +341,32 @@ def _hazards(program: Program) -> list[str]:
     found = windows(program)
     if EVALUATE in program.templates:  # evaluation runs alone between two epochs
         found.append(Unrolled(program, (Turn(0, 0, EVALUATE),)))
+    overlaps = Overlaps(program)
     for position, graph in enumerate(found):
-        problems |= dict.fromkeys(_unordered(graph))
+        problems |= dict.fromkeys(_unordered(graph, overlaps))
         if position == 0 or graph.turns[0].template == EVALUATE:
             problems |= dict.fromkeys(_unwritten(graph))
     return list(problems)
 
 
-def _unordered(graph: Unrolled) -> Iterator[str]:
-    uses: dict[tuple[str, int], list[tuple[int, bool]]] = {}
-    for index, node in enumerate(graph.nodes):
-        touched: dict[tuple[str, int], bool] = {}
-        for access, writes in [(a, False) for a in node.op.reads] + [(a, True) for a in node.op.writes]:
-            copy = graph.copy_of(node, access)
-            if copy is not None:
-                touched[copy] = touched.get(copy, False) or writes
-        for copy, writes in touched.items():
-            uses.setdefault(copy, []).append((index, writes))
-    # what waited for an op that some ranks lack did not wait there, so that order is passed on where all have all ops
-    passed_on = all(node.op.ranks is None for node in graph.nodes)
-    for (name, _), users in uses.items():
-        if passed_on and all(_fault(graph, name, *pair) is None for pair in neighbouring_uses(users)):
-            continue
-        for place, (second, second_writes) in enumerate(users):
-            for first, first_writes in users[:place]:
-                fault = _fault(graph, name, first, second) if first_writes or second_writes else None
-                if fault is not None:
-                    one, other = (_named(graph, index) for index in (first, second))
-                    yield f"buffer '{name}' is used by {one} and {other}, one of them writing: {fault}"
+def _unordered(graph: Unrolled, overlaps: Overlaps) -> Iterator[str]:
+    hosts, everywhere = graph.program.hosts, None
+    for name, second, earlier in orders_needed(graph, overlaps):
+        ordered = graph.ancestors[second]
+        yield from _unsafe(graph, name, second, earlier & ~ordered, "nothing orders them; add a dependency")
+        if graph.program.buffers[name].space == "host-shared" and len(set(hosts)) < len(hosts):
+            everywhere = everywhere or between_ranks(graph)
+            alone = earlier & ordered & ~everywhere(second)
+            fault = "they may be of two ranks, and no collective or barrier lies between them"
+            yield from _unsafe(graph, name, second, alone, fault)
 
 
-def _fault(graph: Unrolled, name: str, first: int, second: int) -> str | None:
-    """Describe why two uses of a buffer's copy, one of them writing, may overlap; None: they cannot."""
-    if not graph.ordered(first, second):
-        return "nothing orders them; add a dependency"
-    hosts = graph.program.hosts
-    shared = graph.program.buffers[name].space == "host-shared" and len(set(hosts)) < len(hosts)
-    reads_of_peers = OpKind.PEER_READ in (graph.nodes[first].op.kind, graph.nodes[second].op.kind)
-    if (shared or reads_of_peers) and not _through_collective(graph, first, second):
-        return "they may be of two ranks, and no collective or barrier lies between them"
-    return None
-
-
-def _through_collective(graph: Unrolled, first: int, second: int) -> bool:
-    """Whether a collective call of all ranks lies between two nodes (or is one of them, or they are one op)."""
-    one, other = graph.nodes[first].op, graph.nodes[second].op
-    if one.kind in GROUP_KINDS or other.kind in GROUP_KINDS:
-        return True
-    if one.form is Form.OWN_ROWS and other.form is Form.OWN_ROWS:
-        return True
-    if one.form is Form.OWN_VIEWS:  # of a rank, who alone waits for it; what other ranks do before it is ordered apart
-        return True
-    return any(
-        graph.nodes[middle].op.kind in GROUP_KINDS
-        and graph.ancestors[second] >> middle & 1
-        and graph.ancestors[middle] >> first & 1
-        for middle in range(first + 1, second)
-    )
+def _unsafe(graph: Unrolled, name: str, second: int, earlier: int, fault: str) -> Iterator[str]:
+    while earlier:
+        first = (earlier & -earlier).bit_length() - 1
+        earlier &= earlier - 1
+        one, other = (_named(graph, index) for index in (first, second))
+        yield f"buffer '{name}' is used by {one} and {other}, one of them writing: {fault}"
 
 
 def _unwritten(graph: Unrolled) -> Iterator[str]:

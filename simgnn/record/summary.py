@@ -5,6 +5,7 @@ Times are seconds (of a run) or integer ticks of a clock (in the simulator).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -201,11 +202,10 @@ def halo_rows(program: Program) -> HaloRows | None:
 def buffer_bytes(program: Program) -> list[int]:
     """Peak bytes of each rank's live buffers over the ops of all templates, in program order; a size that is decided in
     training counts at its upper bound."""
-    kept = carried(program)
-    sizes = {
-        name: program.sizes.per_rank(buffer.rows, 0, 0) * (buffer.row_bytes * buffer.depth)
-        for name, buffer in program.buffers.items()
-    }
+    kept, table = carried(program), program.sizes
+    # the first batch stands for all; a step among unlike ones does not
+    rows_of = table.most if program.calendar.unlike else partial(table.per_rank, epoch=0, step=0)
+    sizes = {name: rows_of(buffer.rows) * (buffer.row_bytes * buffer.depth) for name, buffer in program.buffers.items()}
     zero = np.zeros(program.ranks, dtype=np.int64)
     always = sum((sizes[name] for name in kept), zero)
     most = always.copy()

@@ -1,5 +1,6 @@
 """A short way to write programs down by hand. ``after = "a b<2 c<<1"``: a of this turn, b two steps, c one epoch back;
-``reads = "x y<1"`` likewise for copies of ring buffers."""
+``reads = "x y<1"`` likewise for copies of ring buffers. ``x[:part]``: the rows of x that the columns ``part/first`` and
+``part/rows`` state; ``x[list]``: rows that the buffer ``list`` names, of which these columns state the turn's own."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,9 +10,9 @@ import numpy as np
 
 from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import Access, Buffer, Dependency, Group, Op, Stream, Transfer, Work
+from simgnn.program.ops import Access, Buffer, Dependency, Group, Op, Part, Stream, Transfer, Work
 from simgnn.program.program import Program, Template
-from simgnn.program.sizes import Route, SizeTable
+from simgnn.program.sizes import Column, Route, SizeTable
 
 
 def _parse(word: str) -> tuple[str, int, int]:
@@ -22,7 +23,16 @@ def _parse(word: str) -> tuple[str, int, int]:
 
 def accesses(words: str) -> tuple[Access, ...]:
     """Buffers that an op touches."""
-    return tuple(Access(*_parse(word)) for word in words.split())
+    found = []
+    for word in words.split():
+        name, steps, epochs = _parse(word)
+        match = re.fullmatch(r"(.+)\[(:?)(.+)\]", name)
+        if match is None:
+            found.append(Access(name, steps, epochs))
+            continue
+        part = Part(Column(f"{match[3]}/rows"), Column(f"{match[3]}/first"), "" if match[2] else match[3])
+        found.append(Access(match[1], steps, epochs, part))
+    return tuple(found)
 
 
 def op(name: str, kind: str, stream: str, reads: str = "", writes: str = "", after: str = "", **fields: Any) -> Op:
@@ -36,7 +46,9 @@ def op(name: str, kind: str, stream: str, reads: str = "", writes: str = "", aft
     if kind in ("allreduce", "allgather"):
         fields.setdefault("transfer", Transfer(1024))
     dependencies = tuple(Dependency(*_parse(word)) for word in after.split())
-    return Op(name, OpKind(kind), stream, accesses(reads), accesses(writes), dependencies, **fields)
+    read, written = accesses(reads), accesses(writes)
+    lists = dict.fromkeys(a.part.places for a in read + written if a.part is not None and a.part.places)
+    return Op(name, OpKind(kind), stream, read + tuple(map(Access, lists)), written, dependencies, **fields)
 
 
 def program(

@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from programs import cached_halo, guarded_broadcast, hongtu_batch, mirror_sync, prefetched_step, task_graph
+from programs import (
+    cached_halo,
+    chunked_epoch,
+    guarded_broadcast,
+    hongtu_batch,
+    mirror_sync,
+    prefetched_step,
+    task_graph,
+)
 from simgnn.errors import BackendError
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import parse_profile
@@ -99,8 +107,33 @@ def test_batches_read_peers_between_two_barriers() -> None:
         assert min(start for start, _ in read) >= loaded
         if step + 1 < hongtu_batch.BATCHES:
             assert min(spans(simulation, "load", rank)[0, step + 1][0] for rank in range(2)) >= max(e for _, e in read)
-    rows = sum(500 + 10 * batch for batch in range(hongtu_batch.BATCHES))
+    graph = hongtu_batch.graph_of(2)
+    rows = sum(len(graph.read(1, batch)) for batch in range(hongtu_batch.BATCHES))
     assert simulation.bytes_sent()[0, 1] == rows * 4 * hongtu_batch.WIDTH
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_epochs_of_unlike_steps_are_fast_forwarded(ranks: int) -> None:
+    program = chunked_epoch.build(ranks)
+    whole = simulate(program, machine_for(program), epochs=10, fast_forward=False)
+    jumped = simulate(program, machine_for(program), epochs=10)
+    assert sum(epochs for _, epochs in jumped.copied) >= 7
+    assert jumped.digest == whole.digest
+    assert jumped.epoch_s == whole.epoch_s
+    assert jumped.memory.peaks == whole.memory.peaks
+    two = simulate(program, machine_for(program), epochs=2)
+    assert two.epoch_s == pytest.approx(jumped.epoch_s[:2])
+    graph = chunked_epoch.graph_of(ranks, 3)
+    read, need = (
+        sum(len(of(rank, batch)) for rank in range(ranks) for batch in range(3)) for of in (graph.read, graph.remote)
+    )
+    first, second, _ = chunked_epoch.WIDTHS
+    # rows that each layer reads from peers, and the gradients of the second layer's inputs, which go back
+    assert jumped.bytes_sent().sum() == 4 * (first * read + second * read + second * need)
+    names = [program.calendar.template(0, step) for step in range(program.calendar.steps)]
+    ids = {program.op_ids[template, "save"] for template in ("forward/1", "forward/2")}
+    saved = np.isin(jumped.columns["op_id"], list(ids)) & (jumped.columns["epoch"] == 4)
+    assert sorted(set(jumped.columns["step"][saved].tolist())) == [s for s, n in enumerate(names) if "forward" in n]
 
 
 def test_a_window_of_two_prefetches_one_batch_ahead() -> None:
@@ -135,7 +168,7 @@ def test_a_task_graph_keeps_its_pool_and_its_order() -> None:
 
 @pytest.mark.parametrize(
     "build",
-    [cached_halo.build, hongtu_batch.build, prefetched_step.build, task_graph.build],
+    [cached_halo.build, hongtu_batch.build, prefetched_step.build, task_graph.build, chunked_epoch.build],
     ids=lambda b: b.__module__,
 )
 def test_twice_the_same(build) -> None:

@@ -15,7 +15,7 @@ from simgnn.hardware.price.messages import price_messages
 from simgnn.hardware.price.work import flops_and_bytes, price_work
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.calendar import Turn
-from simgnn.program.kinds import GROUP_KINDS, OpKind
+from simgnn.program.kinds import CALLED_KINDS, OpKind
 from simgnn.program.ops import Work
 from simgnn.program.sizes import IntArray
 from simgnn.sim.clock import FOREVER_PS, PICOSECONDS, to_ps
@@ -222,7 +222,7 @@ class Pricer:
         if prices.extrapolated.any():
             self.flagged[compiled.op.name] = None
         call = np.zeros(machine.ranks)
-        for members in compiled.members.values() if compiled.op.kind in GROUP_KINDS else ():
+        for members in compiled.members.values() if compiled.op.kind in CALLED_KINDS else ():
             if len(members) > 1:
                 price = machine.call("exchange", backend, members)
                 call[list(members)] = price.floor_s + price.hop_s * (len(members) - 1)

@@ -114,7 +114,7 @@ class Sizes:
 def epoch_signature(program: Program, activity: Activity, epoch: int) -> tuple[str | bytes, ...]:
     """What determines an epoch besides its starting state: its templates, and the sizes that vary by epoch."""
     calendar = program.calendar
-    parts: list[str | bytes] = [calendar.template(epoch, step) for step in range(calendar.steps)]
+    parts: list[str | bytes] = [*calendar.of_epoch(epoch)]
     varying = [column for _, column in sorted(program.sizes.columns.items()) if column.ndim == 3]
     varying += [route.rows for _, route in sorted(program.sizes.routes.items()) if route.rows.ndim == 3]
     parts += [np.ascontiguousarray(column[:, epoch]).tobytes() for column in varying]

@@ -12,7 +12,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.messages import price_messages
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.calendar import Turn
-from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, PAIRWISE_KINDS, OpKind
+from simgnn.program.kinds import CALLED_KINDS, COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.engine.compiled import CompiledOp
 from simgnn.sim.engine.handlers import copied_bytes, copy_ps, host_work, in_host, staged_collective, works_in_host
@@ -114,7 +114,7 @@ class OpAlone:
 
     def _exchange(self, machine: Machine) -> list[Seconds]:
         backend, call, found = self.compiled.backend, 0.0, list[Seconds]()
-        if self.compiled.op.kind in GROUP_KINDS and len(self._members) > 1:
+        if self.compiled.op.kind in CALLED_KINDS and len(self._members) > 1:
             price = machine.call("exchange", backend, self._members)
             call = price.floor_s + price.hop_s * (len(self._members) - 1)
         capacity = np.array([*(link.capacity_bytes_per_s for link in machine.links), np.inf])

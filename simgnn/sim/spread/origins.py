@@ -16,7 +16,7 @@ from simgnn.hardware.profile.communication import Collective, LinkType
 from simgnn.hardware.profile.error_model import QUANTILE, combined
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.calendar import Turn
-from simgnn.program.kinds import COLLECTIVE_KINDS, GROUP_KINDS, PAIRWISE_KINDS, OpKind
+from simgnn.program.kinds import CALLED_KINDS, COLLECTIVE_KINDS, PAIRWISE_KINDS, OpKind
 from simgnn.program.ops import Op, Work
 from simgnn.sim.engine.compiled import Compiled, CompiledOp
 from simgnn.sim.engine.sent_bytes import handed_bytes
@@ -27,7 +27,7 @@ from simgnn.sim.shared_processors import ranks_at_work
 LONGER = 1.01
 """A collective is limited by its links where they take longer than its library by more than rounding."""
 COPIES = (OpKind.H2D, OpKind.D2H)
-CALLED = PAIRWISE_KINDS & GROUP_KINDS
+CALLED = PAIRWISE_KINDS & CALLED_KINDS
 """Pairwise kinds that are calls of a whole group."""
 
 
