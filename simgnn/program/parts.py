@@ -5,17 +5,15 @@ row. Steps are those of a stretch (:class:`simgnn.program.calendar.Stretch`): tw
 turn, in different steps of one stretch, or anywhere else in the run, where no step of one may meet any step of the
 other."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from simgnn.program.calendar import EVALUATE
-from simgnn.program.ops import Part
-from simgnn.program.sizes import Column, IntArray
-
-if TYPE_CHECKING:
-    from simgnn.program.program import Program
+from simgnn.program.calendar import EVALUATE, Calendar
+from simgnn.program.ops import Buffer, Part
+from simgnn.program.sizes import Column, IntArray, SizeTable
 
 
 class Use(NamedTuple):
@@ -37,9 +35,11 @@ class Ranges(NamedTuple):
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Which uses of buffers may touch the same row; answers are remembered."""
+    """Which uses of a program's buffers may touch the same row; answers are remembered."""
 
-    program: "Program"
+    calendar: Calendar
+    sizes: SizeTable
+    buffers: Mapping[str, Buffer]
     _ranges: dict[tuple[Part, str, int], Ranges | None] = field(default_factory=dict)
     _met: dict[tuple[str, str, Use, Use], bool] = field(default_factory=dict)
 
@@ -65,7 +65,7 @@ class Overlaps:
         first, second = self.ranges(one), self.ranges(other)
         if first is None or second is None:
             return True
-        if self.program.buffers[buffer].space == "host-shared":  # rows of one rank may be those of another
+        if self.buffers[buffer].space == "host-shared":  # rows of one rank may be those of another
             first, second = _of_all_ranks(first), _of_all_ranks(second)
         test = {"turn": _meet_in_a_step, "steps": _meet_in_other_steps, "anywhere": _meet_anywhere}[when]
         return any(test(_row(first, rank), _row(second, rank)) for rank in range(len(first.first)))
@@ -84,13 +84,12 @@ class Overlaps:
         if use.template == EVALUATE:
             steps = np.zeros(1, np.int64)
         else:
-            steps = np.flatnonzero(np.array(self.program.calendar.stretch_of) == use.stretch)
+            steps = np.flatnonzero(np.array(self.calendar.stretch_of) == use.stretch)
         first, rows = (self._values(size, steps) for size in (part.first, part.rows))
         return None if first is None or rows is None else Ranges(first, first + rows, steps)
 
     def _values(self, size: int | Column, steps: IntArray) -> IntArray | None:
-        ranks = self.program.ranks
-        column = self.program.sizes.columns[size.name] if isinstance(size, Column) else np.full(ranks, size)
+        column = self.sizes.columns[size.name] if isinstance(size, Column) else np.full(self.sizes.ranks, size)
         if column.ndim == 1:
             return np.repeat(np.asarray(column, dtype=np.int64)[:, None], len(steps), axis=1)
         return np.asarray(column[:, steps], dtype=np.int64) if column.ndim == 2 else None
@@ -98,10 +97,10 @@ class Overlaps:
 
 def covers(overlaps: Overlaps, buffer: str, use: Use) -> bool:
     """Whether the ranges of a use are apart and together all rows of a buffer, on every rank."""
-    found, program = overlaps.ranges(use), overlaps.program
+    found = overlaps.ranges(use)
     if found is None:
         return use.part is None
-    rows = program.sizes.per_rank(program.buffers[buffer].rows, 0, 0)
+    rows = overlaps.sizes.per_rank(overlaps.buffers[buffer].rows, 0, 0)
     apart = not overlaps.in_other_steps(buffer, use, use)
     return apart and bool(np.all((found.end - found.first).sum(axis=1) == rows))
 

@@ -109,6 +109,11 @@ class Program:
         """All ops with their template's name; the position is the op id."""
         return tuple((template.name, op) for template in self.templates.values() for op in template.ops)
 
+    @cached_property
+    def overlaps(self) -> Overlaps:
+        """Which uses of buffers may touch the same row."""
+        return Overlaps(self.calendar, self.sizes, self.buffers)
+
     def has(self, op: Op, rank: int) -> bool:
         """Whether a rank runs an op."""
         return op.ranks is None or bool(self.sizes.columns[op.ranks][rank])
@@ -131,7 +136,7 @@ class Program:
 def carried(program: Program) -> frozenset[str]:
     """The buffers that outlive a turn: persistent ones, rings, and those read before they are written in a turn."""
     rings = {buffer.name for buffer in program.buffers.values() if buffer.depth > 1}
-    found = [_read_first([(template, 0)], Overlaps(program)) for template in program.templates.values()]
+    found = [_read_first([(template, 0)], program.overlaps) for template in program.templates.values()]
     return _persistent(program) | rings.union(*found)
 
 
@@ -140,11 +145,11 @@ def remembered(program: Program) -> frozenset[str]:
 
     Rings whose copies serve one turn each are left out, such as those of batches staged ahead; so are buffers that each
     epoch of unlike steps writes before it reads them."""
-    calendar, templates, overlaps = program.calendar, program.templates, Overlaps(program)
+    calendar, templates = program.calendar, program.templates
     epoch = [(templates[stretch.template], place) for place, stretch in enumerate(calendar.unlike)]
     alone = [template for template in templates.values() if not epoch or template.name not in calendar.templates]
     turns = [epoch, *([(template, 0)] for template in alone)]
-    return _persistent(program).union(*(_read_first(ops, overlaps) for ops in turns))
+    return _persistent(program).union(*(_read_first(ops, program.overlaps) for ops in turns))
 
 
 def _persistent(program: Program) -> frozenset[str]:

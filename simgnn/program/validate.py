@@ -341,9 +341,8 @@ def _hazards(program: Program) -> list[str]:
     found = windows(program)
     if EVALUATE in program.templates:  # evaluation runs alone between two epochs
         found.append(Unrolled(program, (Turn(0, 0, EVALUATE),)))
-    overlaps = Overlaps(program)
     for position, graph in enumerate(found):
-        problems |= dict.fromkeys(_unordered(graph, overlaps))
+        problems |= dict.fromkeys(_unordered(graph, program.overlaps))
         if position == 0 or graph.turns[0].template == EVALUATE:
             problems |= dict.fromkeys(_unwritten(graph))
     return list(problems)
