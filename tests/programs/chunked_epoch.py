@@ -5,14 +5,16 @@ are kept on the host and only updates are computed again.
 Layer l: a = A h, h' = a W, after layer 1 with ReLU; the loss is the squared distance from targets, halved and summed.
 """
 
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
 from programs.chunked_graph import ChunkedGraph
 from programs.notation import op, program
 from simgnn.program.calendar import Calendar, Stretch
-from simgnn.program.ops import Buffer, Op, Stream, Transfer, Work
+from simgnn.program.ops import ITEM_BYTES, Buffer, Op, Stream, Transfer, Work
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, reverse_of
 
@@ -48,7 +50,7 @@ def batches_of(chunks: int) -> list[int]:
     return [*(list(range(chunks)) * 4), -1]
 
 
-def forward(layer: int) -> list[Op]:
+def forward(layer: int, item: int) -> list[Op]:
     """One chunk of a layer. All chunks of a layer read rows that any chunk of the one before may have saved: the first
     load of a layer waits for the last save, and saves end one after the other."""
     width, up = WIDTHS[layer - 1], WIDTHS[layer]
@@ -56,14 +58,14 @@ def forward(layer: int) -> list[Op]:
     ops = [
         # "saved" closes each step: it waits for that of the step before, and so for all steps before
         op("load", "h2d", "copy_in", f"h{layer - 1}[load_from]", f"merged{layer}[load_to]",
-           "saved<1 aggregate<1 gather<1", transfer=Transfer(4 * width, Column("load_to/rows"))),
+           "saved<1 aggregate<1 gather<1", transfer=Transfer(item * width, Column("load_to/rows"))),
         op("gather", "peer_read", "p2p", f"merged{layer}[sent]", f"merged{layer}[received]", "load", route="read",
-           transfer=Transfer(4 * width)),
+           transfer=Transfer(item * width)),
         op("aggregate", "aggregate", "compute", f"merged{layer}", f"a{layer}", "gather",
-           work=(Work("elementwise", {"rows": Column("own/rows"), "width": width, "passes": 3, "item_bytes": 4}),),
+           work=(Work("elementwise", {"rows": Column("own/rows"), "width": width, "passes": 3, "item_bytes": item}),),
            module="layer", action=f"aggregate{layer}"),
         op("keep", "d2h", "copy_out", f"a{layer}", f"kept{layer}[:own]", "aggregate",
-           transfer=Transfer(4 * width, Column("own/rows"))),
+           transfer=Transfer(item * width, Column("own/rows"))),
         op("transform", "transform", "compute", f"a{layer} W{layer}", f"out{layer}", "aggregate optimize<1",
            module="layer", action=f"transform{layer}"),
     ]  # fmt: skip
@@ -72,27 +74,29 @@ def forward(layer: int) -> list[Op]:
                       action="loss"))  # fmt: skip
     source, target, made = ("gout", "g2", "loss") if last else (f"out{layer}", f"h{layer}", "transform")
     ops += [
-        op("save", "d2h", "copy_out", source, f"{target}[:own]", made, transfer=Transfer(4 * up, Column("own/rows"))),
-        op("saved", "select", "host", after="save keep saved<1"),
+        op(
+            "save", "d2h", "copy_out", source, f"{target}[:own]", made, transfer=Transfer(item * up, Column("own/rows"))
+        ),
+        op("saved", "select", "host", after="save keep saved<1", module="layer", action="join"),
     ]
     return ops
 
 
-def backward(layer: int, opens: bool = False) -> list[Op]:
+def backward(layer: int, item: int, opens: bool = False) -> list[Op]:
     """One chunk of a layer, backward: the gradient of its output comes from the host, with the kept aggregate."""
     width, up = WIDTHS[layer - 1], WIDTHS[layer]
     ops = [
         op("take", "h2d", "copy_in", f"g{layer}[:own]", f"gin{layer}", "saved<1 transform/backward<1",
-           transfer=Transfer(4 * up, Column("own/rows"))),
+           transfer=Transfer(item * up, Column("own/rows"))),
         op("again", "h2d", "copy_in", f"kept{layer}[:own]", f"a{layer}", "saved<1 transform/backward<1",
-           transfer=Transfer(4 * width, Column("own/rows"))),
+           transfer=Transfer(item * width, Column("own/rows"))),
         op("transform/backward", "transform", "compute", f"gin{layer} a{layer} W{layer} dW{layer}",
            f"da{layer} dW{layer}", "take again transform/backward<1 optimize<1", module="layer",
            action=f"backward{layer}"),
     ]  # fmt: skip
     if layer == 1:
-        return [*ops, op("saved", "select", "host", after="transform/backward saved<1")]
-    row, clear = Transfer(4 * width), "clear " if opens else ""
+        return [*ops, op("saved", "select", "host", after="transform/backward saved<1", module="layer", action="join")]
+    row, clear = Transfer(item * width), "clear " if opens else ""
     return [
         *([op("clear", "elementwise", "host", "", "g1", "saved<1", module="layer", action="clear")] if opens else []),
         *ops,
@@ -102,23 +106,32 @@ def backward(layer: int, opens: bool = False) -> list[Op]:
         op("own", "add", "compute", "gown", "gmerged[owned]", "spread"),
         op("collect", "add", "compute", "arrived", "gmerged[collected]", "push own", route="need"),
         op("evict", "d2h", "copy_out", "gmerged[evict_from]", "evicted", "collect add<1",
-           transfer=Transfer(4 * width, Column("evict_from/rows"))),
+           transfer=Transfer(item * width, Column("evict_from/rows"))),
         op("add", "add", "host", "evicted", "g1[evict_to]", f"{clear}evict add<1"),
-        op("saved", "select", "host", after="add saved<1"),
+        op("saved", "select", "host", after="add saved<1", module="layer", action="join"),
     ]  # fmt: skip
 
 
-def update() -> list[Op]:
+def update(item: int) -> list[Op]:
     """Sum the weights' gradients over ranks, and take a step."""
     return [
-        op("sum", "allreduce", "comm", "dW1 dW2", "dW1 dW2", "saved<1"),
+        op(
+            "sum",
+            "allreduce",
+            "comm",
+            "dW1 dW2",
+            "dW1 dW2",
+            "saved<1",
+            transfer=Transfer(item * sum(width * up for width, up in pairwise(WIDTHS))),
+        ),
         op("optimize", "optimize", "compute", "dW1 dW2 W1 W2", "dW1 dW2 W1 W2", "sum", module="layer", action="step"),
-        op("saved", "select", "host", after="optimize saved<1"),
+        op("saved", "select", "host", after="optimize saved<1", module="layer", action="join"),
     ]
 
 
-def build(ranks: int = 2, chunks: int = 3) -> Program:
-    """An epoch of 4 ``chunks`` + 1 steps."""
+def build(ranks: int = 2, chunks: int = 3, dtype: str = "float32") -> Program:
+    """An epoch of 4 ``chunks`` + 1 steps, of rows of a type."""
+    item = ITEM_BYTES[dtype]
     graph, batches = graph_of(ranks, chunks), batches_of(chunks)
     columns = {"rows": np.diff(graph.starts), "merged": graph.merged_rows, **graph.chunk_columns(batches)}
     for name in LISTS:
@@ -162,15 +175,15 @@ def build(ranks: int = 2, chunks: int = 3) -> Program:
     return program(
         "chunked-epoch",
         {
-            "forward/1": forward(1),
-            "forward/2": forward(2),
-            "backward/2/open": backward(2, opens=True),
-            "backward/2": backward(2),
-            "backward/1": backward(1),
-            "update": update(),
+            "forward/1": forward(1, item),
+            "forward/2": forward(2, item),
+            "backward/2/open": backward(2, item, opens=True),
+            "backward/2": backward(2, item),
+            "backward/1": backward(1, item),
+            "update": update(item),
         },
         calendar_of(chunks),
-        buffers,
+        [replace(buffer, dtype=dtype) if buffer.dtype == "float32" else buffer for buffer in buffers],
         [
             Stream("compute"),
             Stream("copy_in"),
