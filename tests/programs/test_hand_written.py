@@ -1,6 +1,8 @@
 """The vocabulary carries the systems to come: each hand-written program is valid, and each of its dependencies that
 orders two uses of a buffer is needed."""
 
+import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
@@ -41,6 +43,19 @@ BUILDERS: dict[str, Callable[[], Program]] = {
 def test_is_valid(name: str) -> None:
     program = BUILDERS[name]()
     assert validate(program) is program
+
+
+def test_thousands_of_unlike_steps_are_soon_validated() -> None:
+    """Bars of issue 26: eight layers of 128 chunks, four ranks, 10 s and 2 GiB."""
+    program = chunked_epoch.drawn(ranks=4, layers=8, chunks=128)
+    assert program.calendar.steps == 2049
+    tracemalloc.start()
+    begin = time.process_time()
+    validate(program)
+    taken, (_, peak) = time.process_time() - begin, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken <= 10.0
+    assert peak <= 2**31
 
 
 @pytest.mark.parametrize("name", BUILDERS)

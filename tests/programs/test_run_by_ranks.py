@@ -92,7 +92,7 @@ def test_batches_of_chunks_are_the_whole_layer(ranks: int, seed: int | None, tmp
 def weights_of() -> list[np.ndarray]:
     random = np.random.default_rng(2)
     widths = chunked_epoch.WIDTHS
-    return [random.standard_normal((widths[layer - 1], widths[layer])) / 4 for layer in chunked_epoch.LAYERS]
+    return [random.standard_normal((widths[layer - 1], widths[layer])) / 4 for layer in (1, 2)]
 
 
 def layers_of(graph: ChunkedGraph, rank: int, batches: list[int]) -> Any:
@@ -129,10 +129,10 @@ def layers_of(graph: ChunkedGraph, rank: int, batches: list[int]) -> Any:
         transform2=lambda _, rows, weight: (rows @ weight,),
         join=lambda _: (),
         loss=lambda _, rows, targets: (rows - targets,),
-        clear=lambda _: (torch.zeros(own, chunked_epoch.WIDTHS[1], dtype=torch.float64),),
+        clear2=lambda _: (torch.zeros(own, chunked_epoch.WIDTHS[1], dtype=torch.float64),),
         backward2=lambda _, up, kept, weight, total: (up @ weight.T, total + kept.T @ up),
         backward1=backward1,
-        spread=spread,
+        spread2=spread,
         step=step,
     )
 
@@ -144,12 +144,12 @@ def run_epochs(rank: int, ranks: int, chunks: int, epochs: int, seed: int | None
     constants = {
         "h0": torch.from_numpy(features_of(graph, widths[0])[own]),
         "targets": torch.from_numpy(features_of(graph, widths[2])[own]),
-        "gmerged": torch.zeros(int(graph.merged_rows[rank]), widths[1], dtype=torch.float64),
+        "gmerged2": torch.zeros(int(graph.merged_rows[rank]), widths[1], dtype=torch.float64),
         **{f"W{layer}": torch.from_numpy(weight) for layer, weight in enumerate(weights_of(), start=1)},
         **{f"dW{layer}": torch.zeros(weight.shape).double() for layer, weight in enumerate(weights_of(), start=1)},
         **lists_of(graph, rank, chunked_epoch.LISTS),
     }
-    policy = layers_of(graph, rank, chunked_epoch.batches_of(chunks))
+    policy = layers_of(graph, rank, chunked_epoch.batches_of(2, chunks))
     held, sent = run_program(program, rank, constants, policy, epochs, seed)
     return {**{name: held[name] for name in ("W1", "W2", "g1", "kept2")}, "sent": sent}
 

@@ -1,6 +1,8 @@
 """Recorder of finished ops, and their conversion into the columns of the trace."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,14 +17,43 @@ from simgnn.sim.network.flow_table import Ints
 
 _SENT = ("bytes_sent", "collective_bytes", "control_bytes", "messages")
 _FIELDS = ("rank", "epoch", "step", "op_id", "issued", "ended", *_SENT)
+EPOCH, TICKS = 1, (4, 5)
+"""Places among the fields of what differs between repetitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows int64 [fields, n], and how often they are repeated, each time ``epochs`` and ``ticks`` later (times 0: they
+    were noted and count once, as they are)."""
+
+    rows: Ints
+    times: int = 0
+    epochs: int = 0
+    ticks: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many rows there are with all repetitions."""
+        return self.rows.shape[1] * max(self.times, 1)
+
+    def write(self, out: Ints) -> None:
+        """Write all rows into ``out`` [fields, count], repetition after repetition."""
+        if not self.times:
+            out[:] = self.rows
+            return
+        parts, number = out.reshape(len(out), self.times, -1), np.arange(1, self.times + 1)[:, None]
+        for place, (column, part) in enumerate(zip(self.rows, parts, strict=True)):
+            later = self.epochs if place == EPOCH else self.ticks if place in TICKS else 0
+            np.add(column, later * number, out=part)
 
 
 class Recorder:
-    """Rows of ops in the order in which they end. Stretches of rows can be repeated at a later time."""
+    """Rows of ops in the order in which they end. Stretches of rows can be repeated at a later time. Runs of many
+    epochs have millions of rows, which are written out once, by :meth:`table`."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, ...]] = []
-        self._blocks: list[tuple[Ints, bool]] = []
+        self._blocks: list[Block] = []
         self._folded = 0
 
     def __len__(self) -> int:
@@ -31,8 +62,9 @@ class Recorder:
     @property
     def last_epoch(self) -> int:
         """The latest epoch of which an op was recorded; -1: none."""
-        noted = max((row[1] for row in self._rows), default=-1)
-        return max([noted, *(int(block[:, 1].max(initial=-1)) for block, _ in self._blocks)])
+        noted = max((row[EPOCH] for row in self._rows), default=-1)
+        blocks = (int(block.rows[EPOCH].max(initial=-1)) + block.times * block.epochs for block in self._blocks)
+        return max([noted, *blocks])
 
     def add(self, row: tuple[int, ...]) -> None:
         """Record one op: rank, epoch, step, op id, issue and end in ticks, then the four counts of what it sent."""
@@ -41,33 +73,56 @@ class Recorder:
     def repeat(self, since: int, times: int, epochs: int, ticks: int) -> None:
         """Append ``times`` copies of all rows after the first ``since``, each ``epochs`` and ``ticks`` later."""
         self._fold()
-        stretch = np.concatenate([block for block, _ in self._blocks])[since:]
-        shift = np.zeros(len(_FIELDS), dtype=np.int64)
-        shift[[1, 4, 5]] = epochs, ticks, ticks
-        self._blocks += [(stretch + number * shift, False) for number in range(1, times + 1)]
-        self._folded += times * len(stretch)
+        block = Block(_sorted(_joined(self._blocks)[:, since:]), times, epochs, ticks)
+        self._blocks.append(block)
+        self._folded += block.count
 
     def table(self, copies: bool = True) -> dict[str, Ints]:
         """Columns of all rows, int64, sorted by (epoch, step, op_id, rank). ``copies``: include repeated rows."""
         self._fold()
-        blocks = [block for block, noted in self._blocks if noted or copies]
-        whole = np.concatenate([np.zeros((0, len(_FIELDS)), dtype=np.int64), *blocks])
-        order = np.lexsort((whole[:, 0], whole[:, 3], whole[:, 2], whole[:, 1]))
-        return {name: np.ascontiguousarray(whole[order, place]) for place, name in enumerate(_FIELDS)}
+        # each part is sorted by itself, so that the whole mostly is, too
+        blocks = [block if block.times else Block(_sorted(block.rows)) for block in self._blocks]
+        whole = _sorted(_joined([block for block in blocks if copies or not block.times]))
+        return dict(zip(_FIELDS, whole, strict=True))
 
     def _fold(self) -> None:
         if not self._rows:
             return
         try:
-            noted = np.array(self._rows, dtype=np.int64)
+            noted = np.ascontiguousarray(np.array(self._rows, dtype=np.int64).T)
         except OverflowError as error:
             raise BackendError(
                 "the simulated time exceeds what the clock can count (about 106 days). Simulate fewer epochs "
                 "(train.epochs), or check the sizes of the model and the rates in the hardware profile."
             ) from error
-        self._blocks.append((noted, True))
+        self._blocks.append(Block(noted))
         self._folded += len(self._rows)
         self._rows = []
+
+
+def _joined(blocks: Sequence[Block]) -> Ints:
+    whole = np.empty((len(_FIELDS), sum(block.count for block in blocks)), dtype=np.int64)
+    begin = 0
+    for block in blocks:
+        block.write(whole[:, begin : begin + block.count])
+        begin += block.count
+    return whole
+
+
+def _sorted(rows: Ints) -> Ints:
+    order = _order(rows)
+    return rows[:, order] if np.any(order[1:] < order[:-1]) else rows
+
+
+def _order(rows: Ints) -> Ints:
+    """Return the order of rows [fields, n] by (epoch, step, op id, rank), which no two have in common."""
+    rank, key, *others = rows[:4]
+    spans = [(int(column.min(initial=0)), int(column.max(initial=0)) + 1) for column in (key, *others, rank)]
+    if prod(end - least for least, end in spans) >= np.iinfo(np.int64).max:
+        return np.lexsort((rank, *reversed(others), key))
+    for column, (least, end) in zip((*others, rank), spans[1:], strict=True):
+        key = key * (end - least) + (column - least)
+    return np.argsort(key, kind="stable")
 
 
 def trace_columns(ticks: Mapping[str, Ints], started: Ints) -> dict[str, NDArray[Any]]:
@@ -75,7 +130,9 @@ def trace_columns(ticks: Mapping[str, Ints], started: Ints) -> dict[str, NDArray
     times = {"issued_s": ticks["issued"], "started_s": started, "ended_s": ticks["ended"]}
     seconds = {name: values / PICOSECONDS for name, values in times.items()}
     return {
-        field.name: seconds[field.name] if field.name in seconds else ticks[field.name].astype(str(field.type))
+        field.name: seconds[field.name]
+        if field.name in seconds
+        else ticks[field.name].astype(str(field.type), copy=False)
         for field in TRACE_SCHEMA
     }
 
