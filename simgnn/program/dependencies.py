@@ -138,10 +138,12 @@ def windows(program: Program) -> list[Unrolled]:
 
 def _shortened(program: Program) -> Program:
     """Return a program of unlike steps with shorter stretches. Any step and what its dependencies name look alike in
-    both, and so do rings: each stretch loses whole turns of them."""
+    both, and so do rings: each stretch loses whole turns of them. A chain of dependencies through a stretch of this
+    length passes some op twice, so that longer stretches have such chains, too."""
     rings = [buffer.depth for buffer in program.buffers.values() if buffer.ring == "step"]
     back = max((dependency.steps_back for _, op in program.ops for dependency in op.after), default=0)
-    longest, turn = 2 * max([1, back, *rings]) + 3, lcm(*rings)
+    most = max(len(template.ops) for template in program.templates.values())
+    longest, turn = 2 * max([1, back, *rings]) + 3 + back * most, lcm(*rings)
     unlike = (
         replace(stretch, steps=min(stretch.steps, longest + (stretch.steps - longest) % turn))
         for stretch in program.calendar.unlike

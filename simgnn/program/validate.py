@@ -58,7 +58,10 @@ def _name_faults(program: Program) -> Iterator[str]:
             yield "the calendar has a stretch without steps; leave it out"
         elif sum(stretch.steps for stretch in calendar.unlike) != calendar.steps:
             yield f"the calendar's stretches do not add up to its {calendar.steps} steps"
-    yield from _column_faults(program)
+    short = list(_column_faults(program))
+    if short:  # no size could be looked up
+        yield from short
+        return
     for name in calendar.templates:
         if name not in program.templates:
             yield f"the calendar names template '{name}', which does not exist"

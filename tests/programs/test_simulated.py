@@ -137,6 +137,7 @@ def test_epochs_of_unlike_steps_are_fast_forwarded(ranks: int) -> None:
     assert sorted(set(jumped.columns["step"][saved].tolist())) == [s for s, n in enumerate(names) if "forward" in n]
 
 
+@pytest.mark.slow
 def test_an_epoch_of_hundreds_of_steps_is_soon_simulated() -> None:
     """Bars of issue 26, in processor time: four ranks, four layers, 64 chunks."""
     program = chunked_epoch.drawn(ranks=4, layers=4, chunks=64)

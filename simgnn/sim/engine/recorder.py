@@ -34,7 +34,7 @@ class Block:
     @property
     def count(self) -> int:
         """How many rows there are with all repetitions."""
-        return self.rows.shape[1] * max(self.times, 1)
+        return int(self.rows.shape[1]) * max(self.times, 1)
 
     def write(self, out: Ints) -> None:
         """Write all rows into ``out`` [fields, count], repetition after repetition."""
