@@ -233,6 +233,21 @@ class Calendar:
         """Return the templates of all steps of an epoch."""
         return self._names if self.unlike else tuple(self.template(epoch, step) for step in range(self.steps))
 
+    def ordinal(self, epoch: int, step: int) -> int:
+        """Return how many earlier steps of an epoch have the same template as a step."""
+        if self.unlike:
+            return self._ordinals[step]
+        return step - int(step > 0 and self.template(epoch, 0) != self.template(epoch, step))
+
+    @cached_property
+    def _ordinals(self) -> tuple[int, ...]:
+        seen: dict[str, int] = {}
+        found = []
+        for name in self._names:
+            found.append(seen.get(name, 0))
+            seen[name] = found[-1] + 1
+        return tuple(found)
+
     def kind(self, epoch: int) -> str:
         """Return the kind of an epoch, a key of :attr:`shares`; the first epoch counts as one of those like it."""
         return self._of_epoch(epoch)

@@ -82,19 +82,23 @@ def order_is_lost(program: Program, shorter: Program) -> bool:
     """Whether two uses of one row, one writing, are ordered in the first program and not in the second."""
     for whole, part in zip(windows(program), windows(shorter), strict=False):
         assert whole.program.calendar.steps == program.calendar.steps, "small enough to be looked at step by step"
-        uses: dict[tuple[str, int], list[tuple[int, bool, dict[int, set[int]]]]] = {}
+        uses: dict[tuple[str, int], list[tuple[int, bool, Access]]] = {}
         for index, node in enumerate(whole.nodes):
             for access, writes in [(a, False) for a in node.op.reads] + [(a, True) for a in node.op.writes]:
                 copy = whole.copy_of(node, access)
                 if copy is not None:
-                    uses.setdefault(copy, []).append((index, writes, touched(program, whole, node, access)))
+                    uses.setdefault(copy, []).append((index, writes, access))
         for users in uses.values():
-            for (first, one_writes, rows), (second, other_writes, others) in combinations(users, 2):
+            for (first, one_writes, one), (second, other_writes, other) in combinations(users, 2):
                 if first == second or not (one_writes or other_writes) or second >= len(part.nodes):
                     continue
-                lost = whole.ordered(first, second) and not part.ordered(first, second)
-                if lost and any(rows[rank] & others[rank] for rank in rows):
-                    return True
+                if whole.ordered(first, second) and not part.ordered(first, second):
+                    rows, others = (
+                        touched(program, whole, whole.nodes[at], access)
+                        for at, access in ((first, one), (second, other))
+                    )
+                    if any(rows[rank] & others[rank] for rank in rows):
+                        return True
     return False
 
 

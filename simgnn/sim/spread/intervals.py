@@ -226,7 +226,8 @@ class _Walk:
             if not sent:
                 return np.zeros((program.ranks, program.ranks), dtype=np.bool_)
             # guarded steps are left out of the traffic: the steps that are there stand for one another
-            messages = sent[min(number, len(sent) - 1)].messages > 0
+            place = program.calendar.ordinal(epoch, number)
+            messages = sent[min(place, len(sent) - 1)].messages > 0
             return messages | messages.T
 
         turn = epoch * program.calendar.steps + number

@@ -1,0 +1,76 @@
+"""What is derived from a simulation of epochs of unlike steps: traffic, times, limits and spread, step by step."""
+
+import numpy as np
+import pytest
+from programs import chunked_epoch
+from programs.test_simulated import machine_for
+
+from simgnn.hardware.price.machine import Machine
+from simgnn.record.epoch_kinds import kinds_of
+from simgnn.record.summary import Columns, buffer_bytes, described_kinds, payload_epochs, rank_times
+from simgnn.sim.limited_by.find import Resimulation, find_limits
+from simgnn.sim.link_traffic import traffic_by_link
+from simgnn.sim.simulate import Simulation, simulate
+from simgnn.sim.spread.intervals import estimate_spread
+from simgnn.study.validate.baselines import demand
+
+EPOCHS, LAYERS, CHUNKS, RANKS = 5, 3, 6, 4
+
+
+@pytest.fixture(scope="module")
+def found() -> Simulation:
+    program = chunked_epoch.drawn(RANKS, LAYERS, CHUNKS)
+    return simulate(program, machine_for(program), epochs=EPOCHS)
+
+
+def test_traffic_is_counted_step_by_step(found: Simulation) -> None:
+    program = found.program
+    calendar = program.calendar
+    seen = 0
+    for step in range(calendar.steps):
+        template = program.templates[calendar.template(2, step)]
+        for op in template.ops:
+            if op.route is None or op.transfer is None or op.kind.value != "peer_read":
+                continue
+            sent = found.traffic.epochs[2][program.op_ids[template.name, op.name]][calendar.ordinal(2, step)]
+            rows = program.sizes.routes[op.route].matrix(RANKS, 2, step)
+            np.testing.assert_array_equal(sent.nbytes, rows * op.transfer.row_bytes)
+            seen += 1
+    assert seen == (2 * LAYERS - 1) * CHUNKS
+    np.testing.assert_array_equal(found.bytes_sent(3), found.bytes_sent())
+    assert found.columns["bytes_sent"][found.columns["epoch"] == 3].sum() == found.bytes_sent().sum()
+
+
+def test_epochs_are_of_one_kind(found: Simulation) -> None:
+    calendar = found.program.calendar
+    (kind,) = kinds_of(calendar, EPOCHS)
+    assert kind.epochs.tolist() == [1, 2, 3, 4]
+    assert described_kinds(found.epoch_s, calendar) == []
+    assert list(payload_epochs(EPOCHS, calendar)) == [1, 2, 3]
+    times = rank_times(Columns.of(found.trace, found.program), RANKS, calendar)
+    for rank, of_rank in enumerate(times):
+        assert of_rank.compute_s == pytest.approx(float(np.median(found.compute_s[1:, rank])))
+        assert of_rank.comm_exposed_s == pytest.approx(float(np.median(found.comm_exposed_s[1:, rank])))
+
+
+def test_memory_of_a_step_among_unlike_ones_is_the_largest(found: Simulation) -> None:
+    """Buffers of single turns are as large as in their turn, and the sum without a simulation counts them all."""
+    summed = np.array(buffer_bytes(found.program))
+    assert np.all(summed >= found.memory.both)
+    assert np.all(summed <= 1.05 * found.memory.both)
+
+
+def test_limits_spread_and_demand(found: Simulation) -> None:
+    program = found.program
+    machine = machine_for(program)
+    again = Resimulation(
+        lambda profile: Machine.place(profile, program.hosts),
+        lambda other, epochs: simulate(program, other, epochs=epochs),
+    )
+    limits = find_limits(found, machine, again)
+    assert sum(part.share for part in limits.time) == pytest.approx(1.0)
+    spread = estimate_spread(found, machine)
+    assert spread.epoch_s_median >= found.epoch_s_median
+    needed = demand(program, machine, {})
+    assert needed.inside_bytes.sum() + needed.across_bytes.sum() >= found.bytes_sent().sum()
+    assert traffic_by_link(found, machine, {})[0].total_bytes > 0
