@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import lcm
 
-from simgnn.program.calendar import EVALUATE, Calendar, Turn
+from simgnn.program.calendar import EVALUATE, STEADY, Calendar, Turn
 from simgnn.program.ops import Access, Dependency, Op
 from simgnn.program.program import Program, Template
 
@@ -155,20 +155,36 @@ def derive_dependencies(program: Program) -> Program:
     """Return the program with ``after`` filled in for all ops of training turns and of evaluation: the fewest
     dependencies that order every two uses of a buffer of which one writes.
 
-    For planners that emit ops in a correct order, one step per epoch and buffers of depth 1: later uses depend on
-    earlier ones of this epoch and of the previous one; see :func:`_derive_far` for special epochs. Dependencies that
-    others (or the order of a communicating stream) imply are left out. Dependencies that the planner stated stay."""
-    assert program.calendar.steps == 1, "with several steps an epoch, state dependencies by hand"
+    For planners that emit ops in a correct order, for epochs of one step or of unlike steps, and buffers of depth 1:
+    later uses depend on earlier ones of this turn and of the previous one; see :func:`_derive_far` for special epochs,
+    and for steps that lie farther apart. Dependencies that others (or the order of a communicating stream) imply are
+    left out. Dependencies that the planner stated stay. A part of a buffer counts as all of it: steps that write parts
+    come one after the other, so that who reads all parts waits for the last step alone."""
+    unlike = bool(program.calendar.unlike)
+    assert program.calendar.steps == 1 or unlike, "with mini-batches, state dependencies by hand"
     assert all(buffer.depth == 1 for buffer in program.buffers.values()), "rings need dependencies by hand"
     found: dict[str, dict[str, list[Dependency]]] = {
         name: {op.name: list(op.after) for op in template.ops} for name, template in program.templates.items()
     }
+    near = _turn_by_turn(program) if unlike else program
     for before, name in _neighbours(program):
-        _derive(program, before, name, found[name])
+        _derive(near, before, name, found[name], by_step=unlike)
     derived = _with_dependencies(program, found)
-    while program.calendar.cycles and _derive_far(derived, found):
+    while (program.calendar.cycles or unlike) and _derive_far(derived, found):
         derived = _with_dependencies(program, found)
     return derived
+
+
+def _turn_by_turn(program: Program) -> Program:
+    """Return a program of unlike steps as one whose turns are epochs, in which a step back is an epoch back. What lies
+    a whole epoch back is no neighbour."""
+    templates = {
+        name: Template(
+            name, tuple(replace(op, after=tuple(d for d in op.after if not d.epochs_back)) for op in one.ops)
+        )
+        for name, one in program.templates.items()
+    }
+    return replace(program, templates=templates, calendar=Calendar(STEADY))
 
 
 def _with_dependencies(program: Program, found: Mapping[str, Mapping[str, Sequence[Dependency]]]) -> Program:
@@ -180,10 +196,11 @@ def _with_dependencies(program: Program, found: Mapping[str, Mapping[str, Sequen
 
 
 def _derive_far(program: Program, found: Mapping[str, Mapping[str, list[Dependency]]]) -> bool:
-    """Order uses of a buffer that lie several epochs apart, such as those in special epochs alone; return whether any
-    dependency was added. The epoch after the first use waits for it: the last op of that epoch that ends before the
-    second use. So no rank needs to remember ops of more than one epoch before."""
-    added = False
+    """Order uses of a buffer that lie several turns apart, such as those in special epochs alone, or in the forward and
+    the backward step of a chunk; return whether any dependency was added. The turn after the first use waits for it:
+    the last op of that turn that ends before the second use. So no rank needs to remember ops of more than one turn
+    before."""
+    added, unlike = False, bool(program.calendar.unlike)
     for graph in windows(program):
         begins = [0]
         for each in graph.turns:
@@ -196,7 +213,7 @@ def _derive_far(program: Program, found: Mapping[str, Mapping[str, list[Dependen
                 between = range(begins[turn + 2] - 1, begins[turn + 1] - 1, -1)
                 waits = [n for n in between if graph.nodes[n].op.ranks is None and graph.ordered(n, second)]
                 have = found[graph.turns[turn + 1].template][graph.nodes[waits[0]].op.name] if waits else []
-                dependency = Dependency(graph.nodes[first].op.name, epochs_back=1)
+                dependency = _turns_back(graph.nodes[first].op.name, 1, unlike)
                 if waits and dependency not in have:
                     have.append(dependency)
                     added = True
@@ -204,13 +221,20 @@ def _derive_far(program: Program, found: Mapping[str, Mapping[str, list[Dependen
 
 
 def _neighbours(program: Program) -> list[tuple[str | None, str]]:
-    """Return every pair (template of an epoch, template of the next) in a run; None stands before the first epoch."""
-    names = [None, *program.calendar.sequence(2)]
-    pairs = [(before, name) for before, name in pairwise(names) if name is not None]
+    """Return every pair (template of a turn, template of the next) in a run; None stands before the first turn."""
+    calendar = program.calendar
+    short = _shortened(program).calendar.of_epoch(0) * 2 if calendar.unlike else calendar.sequence(2)
+    pairs = [(before, name) for before, name in pairwise([None, *short]) if name is not None]
     return [*dict.fromkeys(pairs), *((None, name) for name in program.templates if name == EVALUATE)]
 
 
-def _derive(program: Program, before: str | None, name: str, found: Mapping[str, list[Dependency]]) -> None:
+def _turns_back(op: str, turns: int, by_step: bool) -> Dependency:
+    return Dependency(op, steps_back=turns) if by_step else Dependency(op, epochs_back=turns)
+
+
+def _derive(
+    program: Program, before: str | None, name: str, found: Mapping[str, list[Dependency]], by_step: bool
+) -> None:
     names = [name] if before is None else [before, name]
     graph = Unrolled(program, tuple(Turn(epoch, 0, template) for epoch, template in enumerate(names)))
     here = len(names) - 1
@@ -223,7 +247,7 @@ def _derive(program: Program, before: str | None, name: str, found: Mapping[str,
             continue
         have = found[node.op.name]
         for other in needed:
-            dependency = Dependency(graph.nodes[other].op.name, epochs_back=here - graph.nodes[other].turn)
+            dependency = _turns_back(graph.nodes[other].op.name, here - graph.nodes[other].turn, by_step)
             if dependency not in have:
                 have.append(dependency)
 

@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from programs import chunked_epoch
 from programs.notation import op
+from programs.test_simulated import machine_for
 
 from simgnn.errors import ProgramError
 from simgnn.program.dependencies import derive_dependencies
 from simgnn.program.ops import Buffer, Dependency, Transfer
 from simgnn.program.program import Program, Template
 from simgnn.program.validate import validate
+from simgnn.sim.simulate import simulate
 from tests.executor.harness import tiny_program
 
 
@@ -52,3 +55,26 @@ def test_deriving_twice_changes_nothing() -> None:
     for ranks in (None, "root"):
         made = program(ranks)
         assert derive_dependencies(made).templates == made.templates
+
+
+@pytest.mark.parametrize(
+    "made",
+    [chunked_epoch.build(), chunked_epoch.build(3, 4), chunked_epoch.drawn(4, 3, 30)],
+    ids=["2x3", "3x4", "4x30"],
+)
+def test_dependencies_of_unlike_steps_are_derived(made: Program) -> None:
+    """From the op that closes each step and what waits for it, everything else follows: not less, and no more."""
+    templates = {
+        name: Template(
+            name, tuple(replace(op, after=tuple(d for d in op.after if "saved" in (d.op, op.name))) for op in one.ops)
+        )
+        for name, one in made.templates.items()
+    }
+    bare = replace(made, templates=templates)
+    with pytest.raises(ProgramError, match="nothing orders them"):
+        validate(bare)
+    derived = validate(derive_dependencies(bare))
+    assert derive_dependencies(derived).templates == derived.templates
+    by_hand, found = (simulate(program, machine_for(program), epochs=2) for program in (made, derived))
+    assert found.epoch_s == by_hand.epoch_s
+    assert max(d.steps_back for _, op in derived.ops for d in op.after) == 1
