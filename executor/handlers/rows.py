@@ -88,6 +88,8 @@ def move_parts(op: Op, context: RankContext) -> Handler:
     (source, target), store = (op.reads[0], op.writes[0]), context.store
     if source.part is None or not source.part.places:
         read, put_rows = store.getter(source), store.setter(target)
+        if target.part is None:
+            return _copy_to(op, context, store.place(target.buffer))
         return lambda now: put_rows(now, read(now))
     whole, chosen = store.memory(source), store.selection(source.part)
     if target.part is None:

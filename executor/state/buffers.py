@@ -57,6 +57,8 @@ class BufferStore:
         self._rooms: dict[str, torch.Tensor] = {}
         self._reserved: dict[str, torch.Tensor] = {}
         self._carried = carried(program) | self.constants
+        accesses = (access for _, op in program.ops for access in op.reads + op.writes)
+        self._in_parts = frozenset(access.buffer for access in accesses if access.part is not None)
 
     def slot(self, name: str) -> int:
         return self._base[name]
@@ -88,10 +90,26 @@ class BufferStore:
         if access.part is not None:
             return self._part_setter(access, access.part)
         buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
+        index = self._ring(buffer, access)
+        if self._in_parts:
+            return lambda now, value: values.__setitem__(at := base + index(now), self._apart(value, at))
         if buffer.depth == 1:
             return lambda now, value: values.__setitem__(base, value)
-        index = self._ring(buffer, access)
         return lambda now, value: values.__setitem__(base + index(now), value)
+
+    def _apart(self, value: Value | None, slot: int) -> Value | None:
+        """Return the value of a slot, copied if it is a view of another buffer of which ops write parts: these change
+        its rows in place, whereas a buffer that is written as a whole gets another tensor."""
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            return value
+        place = value.untyped_storage().data_ptr()
+        for name in self._in_parts:
+            begin = self._base[name]
+            for at in range(begin, begin + self.program.buffers[name].depth):
+                held = self.values[at]
+                if at != slot and isinstance(held, torch.Tensor) and held.untyped_storage().data_ptr() == place:
+                    return value.clone()
+        return value
 
     def changed_rows(self, access: Access) -> Getter:
         """Return a function that gives the rows of a buffer, or a range of them, to change in place."""

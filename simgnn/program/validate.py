@@ -285,6 +285,8 @@ def _transfer_faults(program: Program, template: str, op: Op) -> Iterator[str]:
 
 def _copied_faults(program: Program, template: str, op: Op) -> Iterator[str]:
     """Check in every step of a template that a copy moves as many rows as the parts that it reads and writes have."""
+    if len(op.inputs) + len(op.writes) > 2 and any(access.part is not None for access in op.reads + op.writes):
+        yield "copies several buffers and parts of them; let it copy one"
     for access in (op.reads[0], op.writes[0]):
         if access.part is None or op.transfer is None or isinstance(op.transfer.rows, Decision):
             continue
