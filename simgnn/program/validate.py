@@ -51,6 +51,8 @@ def _name_faults(program: Program) -> Iterator[str]:
             return
     if calendar.cycles and calendar.steps > 1:
         yield "the calendar has special epochs and several steps an epoch, which do not go together"
+    if calendar.unlike and EVALUATE in program.templates:
+        yield from _evaluation_faults(program, program.templates[EVALUATE])
     if calendar.unlike:
         if any(other is not None for other in (calendar.first, calendar.opening)) or calendar.cycles:
             yield "the calendar has unlike steps and epochs or steps that differ otherwise, which do not go together"
@@ -91,6 +93,22 @@ def _name_faults(program: Program) -> Iterator[str]:
             yield f"template '{template.name}' has ops of one name: {', '.join(twice)}"
         for op in template.ops:
             yield from (f"{template.name}: '{op.name}': {fault}" for fault in _op_faults(program, template, op))
+
+
+def _evaluation_faults(program: Program, template: Template) -> Iterator[str]:
+    """Find sizes that differ by step in the evaluation after an epoch of unlike steps, which is none of its steps."""
+    columns, routes = program.sizes.columns, program.sizes.routes
+    for op in template.ops:
+        touched = [access for access in op.reads + op.writes if access.buffer in program.buffers]
+        sizes = [*op.sizes, *op.scratch.sizes, *(program.buffers[access.buffer].rows for access in touched)]
+        sizes += [size for access in touched if access.part for size in (access.part.first, access.part.rows)]
+        bounds = [size.bound if isinstance(size, Decision) else size for size in sizes]
+        names = {size.name for size in bounds if isinstance(size, Column) and np.ndim(columns.get(size.name, 0)) > 1}
+        if op.route is not None and op.route in routes and routes[op.route].rows.ndim > 1:
+            names.add(op.route)
+        if names:
+            listed = ", ".join(sorted(names))
+            yield f"{template.name}: '{op.name}' has sizes by step ({listed}); an evaluation is no step"
 
 
 def _column_faults(program: Program) -> Iterator[str]:

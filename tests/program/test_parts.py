@@ -16,7 +16,7 @@ from simgnn.program.calendar import Calendar, Stretch
 from simgnn.program.dependencies import Unrolled
 from simgnn.program.ops import Buffer, Op, Part, Stream, Transfer
 from simgnn.program.parts import Use, covers
-from simgnn.program.program import Program, carried, remembered
+from simgnn.program.program import Program, Template, carried, remembered
 from simgnn.program.sizes import Column
 from simgnn.program.storage import load_program, program_digest, save_program
 from simgnn.program.validate import validate
@@ -224,6 +224,16 @@ def test_calendars_of_unlike_steps_are_checked(name: str) -> None:
     made, (fields, message) = chunked_epoch.build(), CALENDARS[name]
     with pytest.raises(ProgramError, match=message):
         validate(replace(made, calendar=replace(made.calendar, **fields)))
+
+
+def test_an_evaluation_is_none_of_the_steps() -> None:
+    made = chunked_epoch.build()
+    ops = tuple(replace(one, after=()) for one in made.templates["forward/1"].ops if one.name in ("gather", "keep"))
+    evaluated = replace(made, templates={**made.templates, "evaluate": Template("evaluate", ops)})
+    with pytest.raises(ProgramError) as caught:
+        validate(evaluated)
+    assert [p for p in caught.value.problems if "'gather' has sizes by step (read, received/first" in p]
+    assert [p for p in caught.value.problems if "'keep' has sizes by step (own/first, own/rows)" in p]
 
 
 def test_columns_cover_an_epoch() -> None:
