@@ -44,6 +44,16 @@ def test_a_message_takes_latency_floor_and_bytes_by_rate(server: Profile) -> Non
     assert not any("nvlink" in told.key for told in found.numbers)
 
 
+def test_a_message_goes_over_the_library_that_was_asked_for() -> None:
+    profile = load_profile("a100-nvlink-4")
+    machine = Machine.place(profile, (0, 0))
+    taken = {}
+    for backend in ("default", "nccl", "gloo"):
+        question = read_question("send", {"bytes": "1 B", "from": "0", "to": "1"}, backend=backend)
+        taken[backend] = time_op(question, machine).seconds
+    assert taken["default"] == taken["nccl"] < taken["gloo"]
+
+
 def test_messages_of_an_exchange_share_the_link_between_hosts(server: Profile) -> None:
     alone = np.zeros((8, 8), dtype=int)
     alone[0, 4] = 80_000_000
