@@ -43,7 +43,7 @@ class Buffer:
 class Part:
     """The rows of a buffer that an access touches: ``rows`` of them from ``first`` on; int or column of the op's turn.
 
-    With ``places``, the name of an int64 buffer of width 1 beside this one (in the same space), these are the rows of
+    With ``places``, the name of an int64 buffer of width 1 in the same memory, these are the rows of
     that list, and the list says which rows of the buffer the access touches: none twice, but in what an ``add`` with a
     route writes, where peers come one after the other and a row may be named once for each. The op also reads the list
     (:attr:`Op.inputs` leaves it out). Ranges are views in the executor; listed rows are gathered and put back. Two

@@ -169,19 +169,22 @@ def _part_faults(program: Program, op: Op, access: Access, part: Part) -> Iterat
     faults = [fault for size in (part.first, part.rows) for fault in _size_faults(program, size)]
     yield from (f"{what}: {fault}" for fault in faults)
     rows = buffer.rows
+    if isinstance(rows, Column) and rows.name not in program.sizes.columns:
+        return  # reported with the buffer
     if isinstance(rows, Decision) or (isinstance(rows, Column) and program.sizes.columns[rows.name].ndim > 1):
         yield f"{what}: the buffer's rows differ by turn; a buffer with parts has the same rows in all"
         return
     if op.form is not None:
         yield f"{what}: ops of the form '{op.form}' use whole buffers"
-    held, whole = program.sizes.most(rows), part.places
-    if whole:
+    held = program.sizes.most(rows)
+    if part.places:
         listed = program.buffers.get(part.places)
         if listed is None:
             yield f"{what}: its rows are listed in '{part.places}', which is no buffer"
             return
-        if listed.dtype != "int64" or listed.width != 1 or listed.space != buffer.space:
-            yield f"{what}: the list '{part.places}' must be int64 of width 1 and lie in the space '{buffer.space}'"
+        apart = (listed.space == "device") != (buffer.space == "device")
+        if listed.dtype != "int64" or listed.width != 1 or apart:
+            yield f"{what}: the list '{part.places}' must be int64 of width 1 and lie in the same memory"
         if Access(part.places) not in op.reads[1:]:
             yield f"{what}: the op must read the list '{part.places}', after what it reads first"
         if access in op.writes and op.kind not in PLACED_KINDS:

@@ -156,6 +156,50 @@ def test_overlaps_against_sets_of_rows() -> None:
     assert len(answers) == 4
 
 
+@pytest.mark.parametrize("hosts", [[0, 0], [0, 1]])
+def test_ranks_of_a_host_wait_before_they_read_rows_of_others(hosts: list[int]) -> None:
+    """Each rank writes its rows of memory that a host's ranks share, chunk by chunk; then all read any of them."""
+
+    def made(waits: str, shift: int = 3) -> Program:
+        first = np.array([[0, 1, 2, 0], [0, 1, 2, 0]]) + shift * np.arange(2)[:, None]
+        rows = np.array([[1, 1, 1, 0]] * 2)
+        return program(
+            "shared",
+            {
+                "write": [op("write", "d2h", "compute", "made", "x[:part]", "write<1 read<1", transfer=Transfer(4, 1))],
+                "read": [
+                    op("all", "barrier", "comm", after="write<1"),
+                    op("read", "h2d", "compute", "x", "new", waits, transfer=Transfer(4, 6)),
+                    op("end", "barrier", "comm", after="read"),
+                ],
+            },
+            Calendar.of_steps([Stretch("write", 3), Stretch("read")]),
+            [Buffer("x", 6, 1, space="host-shared", persistent=True), Buffer("made", 1, 1, persistent=True),
+             Buffer("new", 6, 1)],
+            [Stream("compute"), Stream("comm", group="world")],
+            hosts=hosts,
+            columns={"part/first": first, "part/rows": rows},
+        )  # fmt: skip
+
+    if len(set(hosts)) == 2:  # nobody shares
+        validate(made("write<1"))
+        return
+    validate(replace(made("all"), templates=_after(made("all"), "write", "write<1 end<1")))
+    with pytest.raises(ProgramError, match=r"'write' .* and 'read' .* no collective or barrier lies between them"):
+        validate(made("write<1"))
+    # chunks of one rank that are rows of the other, in another step
+    with pytest.raises(ProgramError, match=r"'write' .* and 'write' .* no collective or barrier lies between them"):
+        validate(made("all", shift=1))
+
+
+def _after(made: Program, name: str, words: str) -> dict[str, Template]:
+    after = op("x", "add", "c", after=words).after
+    return {
+        key: Template(key, tuple(replace(one, after=after) if one.name == name else one for one in template.ops))
+        for key, template in made.templates.items()
+    }
+
+
 def test_a_checkpoint_holds_what_the_next_epoch_reads() -> None:
     """Rows of later layers are written before they are read, chunk by chunk, and fill their buffers."""
     made = chunked_epoch.build(3, 4)
@@ -195,7 +239,7 @@ FAULTS = {
     "no column": (("forward/1", "keep", accesses("a1", "kept1[:ghost]")), "unknown column 'ghost/first'"),
     "beyond": (("forward/1", "keep", accesses("a1", "targets[:load_to]")), r"ends at row \d+ on rank \d"),
     "no list": (("forward/1", "load", accesses("h0[load_from]", "merged1[ghost]")), "'ghost', which is no buffer"),
-    "elsewhere": (("forward/1", "load", accesses("h0[load_to]", "merged1[load_to]")), "lie in the space 'host'"),
+    "elsewhere": (("forward/1", "load", accesses("h0[load_to]", "merged1[load_to]")), "lie in the same memory"),
     "differs": (("forward/1", "keep", accesses("a1[:own]", "kept1[:own]")), "the buffer's rows differ by turn"),
     "moved": (("forward/1", "keep", {"transfer": Transfer(24, 1)}), "moves 24 bytes, its part of buffer 'kept1' has"),
     "read": (("forward/1", "gather", {"transfer": Transfer(8)}), "but buffer 'merged1' holds"),
