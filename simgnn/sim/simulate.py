@@ -20,7 +20,7 @@ from simgnn.program.storage import program_digest
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.epoch_kinds import kinds_among, typical_s
 from simgnn.record.rundir import TRACE_SCHEMA
-from simgnn.record.summary import Columns, computing_ops, epoch_windows, payload_epochs, times_by_rank
+from simgnn.record.summary import Columns, Times, computing_ops, epoch_windows, payload_epochs, times_by_rank
 from simgnn.sim.clock import PICOSECONDS
 from simgnn.sim.energy import track_energy
 from simgnn.sim.engine.compiled import Compiled, compile_program
@@ -30,6 +30,7 @@ from simgnn.sim.engine.recorder import start_ticks, trace_columns
 from simgnn.sim.engine.sent_bytes import Traffic, count_traffic
 from simgnn.sim.engine.turn_sizes import Activity, Sizes
 from simgnn.sim.memory.timeline import Memory, track_memory
+from simgnn.sim.network.flow_table import Ints
 from simgnn.sim.network.message_bundles import BUNDLED_ABOVE
 from simgnn.sim.network.network import WINDOW
 
@@ -178,10 +179,10 @@ def simulate(
     engine.run()
     ticks = engine.recorder.table()
     started, computes = start_ticks(ticks, engine.compiled), computing_ops(program)[ticks["op_id"]]
-    mask = ticks["step"] >= 0
-    rank, epoch, issued, began, ended = (
-        column[mask] for column in (ticks["rank"], ticks["epoch"], ticks["issued"], started, ticks["ended"])
-    )
+    parts = ticks["rank"], ticks["epoch"], ticks["issued"], started, ticks["ended"]
+    trains = ticks["step"] >= 0
+    mask = slice(None) if trains.all() else trains
+    rank, epoch, issued, began, ended = (column[mask] for column in parts)
     columns = Columns(rank, epoch, epochs, issued, began, ended, computes[mask], {})
     windows = epoch_windows(columns)
     memory = track_memory(program, engine.pricer.sizes, machine, engine.recorder.table(copies=False))
@@ -191,7 +192,10 @@ def simulate(
         compiled=engine.compiled,
         columns=trace_columns(ticks, started),
         epoch_s=((windows[:, 1] - windows[:, 0]) / PICOSECONDS).tolist(),
-        **{name: values / PICOSECONDS for name, values in times_by_rank(columns, program.ranks).items()},
+        **{
+            name: values / PICOSECONDS
+            for name, values in _times_by_rank(columns, program.ranks, engine.recorder.sources(epochs)).items()
+        },
         traffic=count_traffic(engine.compiled, engine.pricer.sizes, epochs),
         memory=memory,
         energy=track_energy(machine, ticks, computes, windows),
@@ -208,3 +212,21 @@ def simulate(
         copied=() if forward is None else tuple(forward.copied),
         events=engine.env.scheduled,
     )
+
+
+def _times_by_rank(columns: Columns, ranks: int, sources: Ints) -> dict[str, Times]:
+    """Return :func:`times_by_rank`, from recorded epochs alone where no epoch overlaps another: those that repeat them
+    have the same times. ``sources`` [epochs]: see :meth:`simgnn.sim.engine.recorder.Recorder.sources`."""
+    begins = np.full(columns.epochs, np.iinfo(np.int64).max)
+    ends = np.zeros(columns.epochs, dtype=np.int64)
+    np.minimum.at(begins, columns.epoch, columns.issued)
+    np.maximum.at(ends, columns.epoch, columns.ended)
+    recorded = sources == np.arange(len(sources))
+    if recorded.all() or np.any(begins[1:] < np.maximum.accumulate(ends)[:-1]):
+        return times_by_rank(columns, ranks)
+    number, chosen = np.cumsum(recorded) - 1, recorded[columns.epoch]
+    parts = columns.rank, columns.issued, columns.started, columns.ended, columns.computes
+    rank, issued, started, ended, computes = (part[chosen] for part in parts)
+    epoch = number[columns.epoch[chosen]]
+    few = Columns(rank, epoch, int(recorded.sum()), issued, started, ended, computes, {})
+    return {name: values[number[sources]] for name, values in times_by_rank(few, ranks).items()}

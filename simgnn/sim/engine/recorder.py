@@ -77,6 +77,17 @@ class Recorder:
         self._blocks.append(block)
         self._folded += block.count
 
+    def sources(self, epochs: int) -> Ints:
+        """Return for each epoch of a run the recorded epoch that it repeats, or itself, int64 [epochs]. It holds where
+        no epoch overlaps the next, so that a stretch has whole epochs."""
+        found = np.arange(epochs)
+        for block in self._blocks:
+            if block.times:
+                first = int(block.rows[EPOCH].min()) + block.epochs
+                later = np.arange(first, first + block.times * block.epochs)
+                found[later] = found[first - block.epochs + (later - first) % block.epochs]
+        return found
+
     def table(self, copies: bool = True) -> dict[str, Ints]:
         """Columns of all rows, int64, sorted by (epoch, step, op_id, rank). ``copies``: include repeated rows."""
         self._fold()
