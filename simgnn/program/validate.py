@@ -14,6 +14,7 @@ from simgnn.program.kinds import (
     GROUP_KINDS,
     KIND_OF_FORM,
     PAIRWISE_KINDS,
+    WRITES_OWN_ROWS,
     Form,
     OpKind,
 )
@@ -59,6 +60,8 @@ def _name_faults(program: Program) -> Iterator[str]:
             yield f"stream '{stream.name}' names group '{stream.group}', which does not exist"
         if stream.servers < 1:
             yield f"stream '{stream.name}' has {stream.servers} servers; it needs at least 1"
+        if stream.in_turn and (stream.servers != 1 or stream.owner != "rank" or stream.group is not None):
+            yield f"stream '{stream.name}' runs ops of a host's ranks in turn: it has one server a host, and no group"
     for group in program.groups.values():
         if group.members not in ("world", "host") and group.members not in program.sizes.columns:
             yield f"group '{group.name}': members '{group.members}' is neither world, host nor a column"
@@ -291,7 +294,7 @@ def _through_collective(graph: Unrolled, first: int, second: int) -> bool:
     one, other = graph.nodes[first].op, graph.nodes[second].op
     if one.kind in GROUP_KINDS or other.kind in GROUP_KINDS:
         return True
-    if one.form is Form.OWN_ROWS and other.form is Form.OWN_ROWS:
+    if one.form in WRITES_OWN_ROWS and other.form in WRITES_OWN_ROWS:
         return True
     if one.form is Form.OWN_VIEWS:  # of a rank, who alone waits for it; what other ranks do before it is ordered apart
         return True

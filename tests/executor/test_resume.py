@@ -224,7 +224,7 @@ def _context() -> Any:
     nothing: Any = SimpleNamespace(state=dict)
     return SimpleNamespace(
         rank=0, device=torch.device("cpu"), optimizer=SimpleNamespace(state_dict=dict), network=nothing, store=nothing,
-        decisions={}, pairs={}, apart={}, written={}, program=SimpleNamespace(ranks=1),
+        decisions={}, pairs={}, apart={}, written=dict, program=SimpleNamespace(ranks=1),
     )  # fmt: skip
 
 
