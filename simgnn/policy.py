@@ -685,6 +685,13 @@ class Schedule(Serving):
         return False
 
     @property
+    def queues_copies(self) -> bool:
+        """Whether rows on their way to memory that the ranks of a host share are first copied out of the device, into
+        memory of their rank, and then merged there by the host's one server, so that computing waits for neither.
+        Otherwise one op copies them there."""
+        return False
+
+    @property
     def mini_batches(self) -> "MiniBatchSchedule | None":
         """The schedule of mini-batches; None if it serves only the full graph."""
         return None

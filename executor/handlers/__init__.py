@@ -45,7 +45,8 @@ HANDLERS: Mapping[OpKind, Factory] = {
 FORM_HANDLERS: Mapping[Form, Factory] = {
     Form.PUT: rows.put,
     Form.SPARSE_ROWS: rows.sparse,
-    Form.OWN_ROWS: rows.to_host,
+    Form.OWN_ROWS: rows.to_shared,
+    Form.MERGED_ROWS: rows.merge,
     Form.OWN_VIEWS: decisions.act,
     Form.GREATER: partial(rows.add, combine=max_rows),
     Form.FIRST_ROWS: rows.add,

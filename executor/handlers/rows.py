@@ -132,26 +132,47 @@ def to_device(op: Op, template: Template, context: RankContext) -> Handler:
 
 
 def to_host(op: Op, template: Template, context: RankContext) -> Handler:
-    """Copy device rows to the host, and wait until they have arrived. With a route, the rows that leave along it are
-    copied to its slots in memory that the ranks of a host share; a second written buffer notes their epoch, plus one.
-    """
+    """Copy device rows to the host, and wait until they have arrived. With a route, only those that leave along it."""
     if touches_parts(op):
         return move_parts(op, context)
-    return _copy_to(op, context, torch.device("cpu")) if op.route is None else _to_slots(op, context)
+    if op.route is None:
+        return _copy_to(op, context, torch.device("cpu"))
+    read, put_rows = context.store.getter(op.reads[0]), context.store.setter(op.writes[0])
+    rows = _leaving(op, context)
+    return lambda now: put_rows(now, gather_rows(read(now), rows).cpu())
 
 
-def _to_slots(op: Op, context: RankContext) -> Handler:
-    read, (shared, versions) = context.store.getter(op.reads[0]), [context.store.changed_rows(to) for to in op.writes]
-    route = context.route(op)
-    rows, block = route.leaving, slot_block(route)
-    assert rows is not None, "the route names local rows"
+def to_shared(op: Op, template: Template, context: RankContext) -> Handler:
+    """Copy the device rows that leave along the op's route to its slots in memory that the ranks of a host share; the
+    second written buffer notes their epoch, plus one."""
+    rows = _leaving(op, context)
 
-    def run(now: Now) -> None:
-        source, place = read(now), shared(now)[block]
+    def copy_rows(source: torch.Tensor, place: torch.Tensor) -> None:
         if source.device.type == "cpu":
             gather_rows(source, rows, place)
         else:
             place.copy_(gather_rows(source, rows))
+
+    return _into_slots(op, context, copy_rows)
+
+
+def merge(op: Op, template: Template, context: RankContext) -> Handler:
+    """Copy rows in the memory of this rank to the slots of the op's route, as :func:`to_shared` does from a device."""
+    return _into_slots(op, context, lambda source, place: place.copy_(source))
+
+
+def _leaving(op: Op, context: RankContext) -> torch.Tensor:
+    rows = context.route(op).leaving
+    assert rows is not None, "the route names local rows"
+    return rows
+
+
+def _into_slots(op: Op, context: RankContext, copy_rows: Callable[[torch.Tensor, torch.Tensor], object]) -> Handler:
+    read, (shared, versions) = context.store.getter(op.reads[0]), [context.store.changed_rows(to) for to in op.writes]
+    block = slot_block(context.route(op))
+
+    def run(now: Now) -> None:
+        copy_rows(read(now), shared(now)[block])
         versions(now)[block] = now.epoch + 1
 
     return run

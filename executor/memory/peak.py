@@ -223,9 +223,9 @@ class NotedMemory:
     record: "Record"
     memory: PeakMemory
 
-    def add(self, now: "Now", op_id: int, issued: Any, ended: Any, sent: "Sent") -> None:
+    def add(self, now: "Now", op_id: int, issued: Any, ended: Any, sent: "Sent", started: Any = None) -> None:
         self.memory.note()
-        self.record.add(now, op_id, issued, ended, sent)
+        self.record.add(now, op_id, issued, ended, sent, started)
 
 
 def _clear() -> bool:

@@ -19,6 +19,7 @@ from executor.state.plan import RunPlan
 from executor.state.routes import local_routes
 from executor.state.task import Task, load_task
 from executor.state.warmup import warm_up
+from executor.store.host_turns import HostTurns
 from executor.store.shared import shared_rows
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
@@ -31,7 +32,7 @@ from simgnn.partition.local.edge_cut import LocalGraph
 from simgnn.partition.local.shards import Shard
 from simgnn.partition.local.vertex_cut import RankGraph
 from simgnn.policy import Array, FreshnessTraits, PolicyContext
-from simgnn.program.kinds import Form
+from simgnn.program.kinds import WRITES_OWN_ROWS
 from simgnn.program.program import Program
 from simgnn.program.sizes import Column, IntArray
 
@@ -64,6 +65,7 @@ def _full_graph_context(
     control = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
     routes = local_routes(program, local, world.device)
     shared = shared_buffers(program, world.rank, control)
+    turns = turns_of_host(program, world.rank, control)
     if VERTICES in program.buffers:
         constants[VERTICES] = torch.from_numpy(np.array(local.vertices, dtype=np.int64)).to(world.device)
     constants |= {**learned_values(plan.layers, optimizer), **shared}
@@ -85,6 +87,7 @@ def _full_graph_context(
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         control=control,
         written=blocks_written(program, routes, store),
+        turns=turns,
     )
 
 
@@ -117,6 +120,12 @@ def shared_buffers(program: Program, rank: int, group: GroupHandle) -> dict[str,
     return found
 
 
+def turns_of_host(program: Program, rank: int, group: GroupHandle) -> dict[str, HostTurns]:
+    """Return the servers that this rank shares with others of its host, by stream. Every rank of ``group`` calls it."""
+    creator = program.hosts.index(program.hosts[rank])
+    return {name: HostTurns(creator, group) for name, stream in sorted(program.streams.items()) if stream.in_turn}
+
+
 def blocks_written(
     program: Program, routes: Mapping[str, LocalRoute], store: BufferStore
 ) -> Callable[[], dict[str, torch.Tensor]]:
@@ -125,7 +134,7 @@ def blocks_written(
     blocks = {
         f"{access.buffer} by {op.route}": (store.slot(access.buffer), slot_block(routes[op.route]))
         for _, op in program.ops
-        if op.form is Form.OWN_ROWS and op.route is not None
+        if op.form in WRITES_OWN_ROWS and op.route is not None
         for access in op.writes
     }
 

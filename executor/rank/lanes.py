@@ -18,7 +18,7 @@ import torch
 from executor.rank.compile import Coming, CompiledTemplate, Step
 from executor.recording.failure import raise_at
 from executor.state.buffers import Now
-from executor.state.context import NOTHING, RankContext, Sent
+from executor.state.context import NOTHING, RankContext, Sent, Turns
 from simgnn.errors import BackendError
 from simgnn.program.dispatch import Dispatcher, Job, Lane, OpenTurn, Picks
 
@@ -86,8 +86,9 @@ class Workers:
 class Record(Protocol):
     """Records ops that have ended, such as :class:`executor.recording.trace.Recorder`."""
 
-    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
-        """Record an op. ``issued``, ``ended``: marks of :func:`executor.rank.interpreter.clock_of`."""
+    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent, started: Any = None) -> None:
+        """Record an op. ``issued``, ``ended``: marks of :func:`executor.rank.interpreter.clock_of`; ``started``: when
+        its turn came, if it waited for one among the ranks of its host."""
 
 
 @dataclass(eq=False, slots=True)
@@ -221,12 +222,13 @@ class Lanes:
     def _execute(self, job: Job[Running]) -> None:
         running = job.turn.what
         step, context = running.template.steps[job.position], self.context
+        turns = context.turns.get(job.turn.order.ops[job.position].stream)
         runs = step.guard is None or bool(context.decisions.get(step.guard))
         end: Any = None
         if runs:
             cuda = self._cuda.get(job.turn.order.ops[job.position].stream)
             if cuda is None:
-                self._timed(step, running.now)
+                self._timed(step, running.now, turns)
             else:
                 with torch.cuda.stream(cuda):
                     for event in running.ends.pop(job.position, ()):
@@ -236,17 +238,28 @@ class Lanes:
                         for part in value if isinstance(value, tuple) else (value,):
                             if part is not None and part.is_cuda:
                                 part.record_stream(cuda)
-                    end = self._timed(step, running.now)
+                    end = self._timed(step, running.now, turns)
         with self._changed:
             self._finish(job, runs, end)
             self._changed.notify_all()
 
-    def _timed(self, step: Step, now: Now) -> Any:
+    def _timed(self, step: Step, now: Now, turns: Turns | None) -> Any:
         clock = self.clock
-        issued = clock()
-        sent = step.run(now)
-        ended = clock()
-        self.record.add(now, step.op_id, issued, ended, sent or NOTHING)
+        if turns is None:
+            issued = clock()
+            sent = step.run(now)
+            ended = clock()
+            self.record.add(now, step.op_id, issued, ended, sent or NOTHING)
+            return ended
+        issued = turns.arrive(clock)
+        try:
+            turns.wait()
+            started = clock()
+            sent = step.run(now)
+            ended = clock()
+        finally:
+            turns.leave()
+        self.record.add(now, step.op_id, issued, ended, sent or NOTHING, started)
         return ended
 
     def _finish(self, job: Job[Running], ran: bool, end: Any) -> None:

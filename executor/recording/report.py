@@ -25,6 +25,7 @@ from simgnn.record.energy import sum_of
 from simgnn.record.epoch_kinds import Alike, kinds_among, typical_s
 from simgnn.record.result import EarlyStop, EvaluationCost, Result, environment, versions, write_result
 from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
+from simgnn.record.stages import StageTimes, stage_times
 from simgnn.record.summary import (
     Columns,
     buffer_bytes,
@@ -130,6 +131,7 @@ def write_report(
         epoch_s_median=typical_s(seconds, program.calendar) if seconds else None,
         epoch_kinds=described_kinds(seconds, program.calendar),
         per_rank=rank_times(columns, ranks, program.calendar) if seconds else [],
+        stages=_stage_times(program, columns, seconds),
         payload_epochs=(counted[0], counted[-1]) if counted else None,
         traffic=traffic_by_rank(program, columns.table, counted) if whole else None,
         bytes_sent=mean_matrix(counts[TOLD], program, ranks, 1, kinds) if whole else [],
@@ -155,6 +157,13 @@ def write_report(
     write_result(result, run.result)
     seal_folder(run.root, run.recorded)
     return result
+
+
+def _stage_times(program: Program, columns: Columns, epoch_s: Sequence[float]) -> StageTimes | None:
+    if not epoch_s:
+        return None
+    lasted, whole_s = columns.ended - columns.issued, typical_s(epoch_s, program.calendar)
+    return stage_times(program, columns.rank, columns.epoch, columns.table["op_id"], lasted, whole_s)
 
 
 def _evaluation_cost(plan: RunPlan, trace: pa.Table) -> EvaluationCost | None:
@@ -215,7 +224,7 @@ def merge_trace(folder: Path, program: Program) -> pa.Table:
 
 
 def collective_starts(program: Program, trace: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """Return when the work of each op began: for a collective the latest issue of its group, else its issue.
+    """Return when the work of each op began: for a collective the latest issue of its group, else as it was noted.
 
     A member may finish before the last one issues the op (the root of a broadcast): its start is then its end.
     """
@@ -226,7 +235,7 @@ def collective_starts(program: Program, trace: Mapping[str, NDArray[Any]]) -> ND
             teams[number] = group_ids(program, group.members)
     op_id, issued = trace["op_id"], trace["issued_s"]
     team = teams[op_id, trace["rank"]]
-    starts = issued.copy()
+    starts = trace["started_s"].copy()
     chosen = np.flatnonzero(team >= 0)
     if not len(chosen):
         return starts

@@ -82,8 +82,8 @@ class Recorder(RowFile):
         self.zero = zero
         self._rebase()
 
-    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
-        self._rows.append((now.epoch, now.step, op_id, issued, ended, sent))
+    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent, started: Any = None) -> None:
+        self._rows.append((now.epoch, now.step, op_id, issued, ended, sent, issued if started is None else started))
 
     def flush(self, force: bool = True) -> None:
         """Write the noted rows; without ``force`` only when they are many, or old."""
@@ -94,11 +94,13 @@ class Recorder(RowFile):
         self._written_s = time.perf_counter()
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> Sequence[ArrayLike]:
-        """Return the values by column. An op starts when issued; :mod:`executor.recording.report` corrects this."""
-        epochs, steps, op_ids, issued, ended, sent = zip(*rows, strict=True)
+        """Return the values by column. Of an op of a process group, :mod:`executor.recording.report` corrects the
+        start."""
+        epochs, steps, op_ids, issued, ended, sent, started = zip(*rows, strict=True)
         begins, ends = self._seconds(issued), self._seconds(ended)
+        starts = begins if started == issued else self._seconds(started)
         counted = [list(column) for column in zip(*sent, strict=True)]
-        return [[self.rank] * len(rows), epochs, steps, op_ids, begins, begins, ends, *counted]
+        return [[self.rank] * len(rows), epochs, steps, op_ids, begins, starts, ends, *counted]
 
     def _rebase(self) -> None:
         """Pair a new CUDA event with the host's clock, since times between distant events lose digits (float32)."""

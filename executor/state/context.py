@@ -90,6 +90,19 @@ class Reversible(Protocol):
         """Return gradients of the inputs that need one, from the gradients of the outputs; None: no gradient."""
 
 
+class Turns(Protocol):
+    """A server that the ranks of a host share, see :class:`executor.store.host_turns.HostTurns`."""
+
+    def arrive(self, clock: Callable[[], Any]) -> Any:
+        """Queue up; return the time at which the rank did, by ``clock``."""
+
+    def wait(self) -> None:
+        """Return when the rank's turn has come."""
+
+    def leave(self) -> None:
+        """Let the next rank go on."""
+
+
 Kept = dict[int, Reversible]
 """The saved states of one forward op, by training step."""
 Pairs = dict[tuple[int, int], list[int]]
@@ -143,7 +156,7 @@ class RankContext:
     rank changes while it trains, by name: two such buffers may change places. ``rate_of``: the learning rate by epoch;
     None: it stays as the optimizer has it. ``resources``, ``memo``: see :class:`simgnn.policy.PolicyContext`.
     ``control``: a group of all ranks, through host memory, for messages that are not part of the program.
-    ``vertices``: names of rows for messages to users.
+    ``vertices``: names of rows for messages to users. ``turns``: servers that the ranks of a host share, by stream.
     """
 
     program: Program
@@ -171,6 +184,7 @@ class RankContext:
     memo: dict[Any, Any] = field(default_factory=dict)
     control: GroupHandle | None = None
     vertices: Vertices | None = None
+    turns: Mapping[str, Turns] = field(default_factory=dict)
 
     def decide(self, now: Now, name: str, value: int, peer: int = NOBODY) -> None:
         """Record a policy's decision; guards and schedules read it by name unless it concerns a single peer."""

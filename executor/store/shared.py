@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ FOLDER = Path("/dev/shm")
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.ENOMEM, errno.EDQUOT})
 TRACKED = "shared_memory"
 ALIGNED_TO = 64
+Opened = TypeVar("Opened")
 
 
 @contextmanager
@@ -74,26 +75,34 @@ def shared_rows(
     """Return rows [n, F] that all ranks of this host share. Every member of the group calls it. ``creator``: the rank
     of this host that creates the rows, and alone calls ``fill`` on them. A failure on one rank raises on all: the
     original error there, :class:`BackendError` on other ranks."""
-    rows: torch.Tensor | None = None
+    nbytes = shape[0] * shape[1] * dtype.itemsize
+    return shared_segment(nbytes, lambda name: attach(name, shape, dtype), creator, fill, group)
+
+
+def shared_segment(
+    nbytes: int, open_it: Callable[[str], Opened], creator: int, fill: Callable[[Opened], None], group: GroupHandle
+) -> Opened:
+    """Return what ``open_it`` makes of the name of shared memory, whose bytes the ``creator`` of this host makes and
+    alone calls ``fill`` on; see :func:`shared_rows`."""
+    found: list[Opened] = []
     fault: Exception | None = None
     word, mine = "", creator == rank_of(group)
     with ExitStack() as names:
         try:
             if mine:
-                word = names.enter_context(named_segment(shape[0] * shape[1] * dtype.itemsize))
-                rows = attach(word, shape, dtype)
-                fill(rows)
+                word = names.enter_context(named_segment(nbytes))
+                found.append(open_it(word))
+                fill(found[0])
         except Exception as error:  # agreed on below, then raised
             fault = error
         made = agree(word, fault, group)
         try:
             if not mine:
-                rows = attach(made[group.members.index(creator)], shape, dtype)
+                found.append(open_it(made[group.members.index(creator)]))
         except Exception as error:  # agreed on below, then raised
             fault = error
         agree("", fault, group)  # only now may the name go
-    assert rows is not None
-    return rows
+    return found[0]
 
 
 def shared_arrays(

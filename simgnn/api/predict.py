@@ -21,7 +21,7 @@ from simgnn.hardware.price.work import choose_level
 from simgnn.hardware.profile.library import calibration_path
 from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.planner.directory import write_run_directory
-from simgnn.planner.largest_cache import largest_caches
+from simgnn.planner.largest_cache import largest_caches, without_caches
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
 from simgnn.program.drain_points import Stops
@@ -43,6 +43,7 @@ from simgnn.record.result import (
     write_result,
 )
 from simgnn.record.rundir import RunDirectory, ops_table, write_table
+from simgnn.record.stages import StageTimes, stage_times
 from simgnn.record.summary import buffer_bytes, described_kinds, evaluation_s, halo_rows
 from simgnn.record.traffic import traffic_by_rank
 from simgnn.registry import reported
@@ -74,6 +75,8 @@ UNLOADED = (
 )
 STOPS_EARLY = "train.patience = {}: training may end before epoch {}; this is the time of all {} epochs, an upper bound"
 TIMED = "time_to_accuracy is the accuracy that the run {} reached after its epochs, at their predicted ends"
+UNCACHED_EPOCHS = 4
+"""Number of epochs that are simulated to see how long they take with empty caches."""
 EVALUATED_EPOCHS = 6
 """Number of epochs that are simulated to see what evaluations cost."""
 RESERVED = (
@@ -186,7 +189,8 @@ def predict(
     apart = any(getattr(experiment, slot).evaluates_apart for slot in SLOTS)
     if apart and not experiment.train.eval_every and simulation.status == "ok":
         evaluation = _evaluation_cost(experiment, simulation, _simulation_of(prepared, found, threads, 1), machine)
-    result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation})
+    stages = _stage_times(prepared, machine, simulation, spread, compared=limits) if simulation.status == "ok" else None
+    result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation, "stages": stages})
     return Prediction(result, None, prepared, chosen, simulation, spread)
 
 
@@ -201,6 +205,27 @@ def _smaller_caches(prepared: Prepared, machine: Machine) -> str:
         return simulate(program, machine, stats=prepared.stats, epochs=epochs, evaluate_every=epochs).status == "ok"
 
     return largest_caches(prepared.experiment, int(prepared.stats.halo_rows().max(initial=0)), fits)
+
+
+def _stage_times(
+    prepared: Prepared, machine: Machine, simulation: Simulation, spread: Spread, compared: bool
+) -> StageTimes | None:
+    """Return the times of stages if the simulated program has caches of halo rows; ``compared``: also the time of an
+    epoch with empty ones, which takes another simulation."""
+    columns, program = simulation.columns, simulation.program
+    training = columns["step"] >= 0
+    rank, epoch, op_id = (columns[name][training] for name in ("rank", "epoch", "op_id"))
+    lasted = (columns["ended_s"] - columns["issued_s"])[training]
+    found = stage_times(program, rank, epoch, op_id, lasted, spread.epoch_s_median)
+    if found is None or not compared:
+        return found
+    experiment = without_caches(prepared.experiment)
+    again = simulate(
+        plan(experiment, prepared.stats).program, machine, stats=prepared.stats,
+        epochs=min(experiment.train.epochs, UNCACHED_EPOCHS), schedule=experiment.schedule,
+    )  # fmt: skip
+    without = estimate_spread(again, machine, prepared.stats, {})
+    return found.against(without.epoch_s_median, spread.epoch_s_median)
 
 
 def _evaluation_cost(

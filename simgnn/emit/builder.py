@@ -12,7 +12,7 @@ from simgnn.model.costs import Piece
 from simgnn.policy import Action, Schedule
 from simgnn.program.calendar import Calendar
 from simgnn.program.dependencies import derive_dependencies
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import (
     HOST,
     ITEM_BYTES,
@@ -62,6 +62,11 @@ class ProgramBuilder:
         """Whether a layer sums its rank's own rows in an op of its own, before halo rows arrive. Late rows are there
         when a layer begins."""
         return self.schedule is not None and self.schedule.sums_own_first and not self.late
+
+    @property
+    def queues_copies(self) -> bool:
+        """Whether rows for shared memory of a host leave the device and are merged there in two ops."""
+        return self.schedule is not None and self.schedule.queues_copies
 
     def column(self, name: str, values: IntArray) -> Column:
         """Add a column [P], [P, steps] or [P, epochs, steps]."""
@@ -167,13 +172,28 @@ class ProgramBuilder:
         read, written = accesses(reads), accesses(writes)
         self.emit(templates, Op(name, kind, Nature.COMPUTE, read, written, transfer=transfer, **fields))
 
+    def host_merge(
+        self, templates: Sequence[str], name: str, reads: Sequence[str], writes: Sequence[str], rows: Size,
+        row_bytes: int, **fields: Any,
+    ) -> None:  # fmt: skip
+        """Emit a copy of ``rows`` rows from the memory of a rank to its rows of a buffer that its host's ranks share,
+        who do so in turn."""
+        nature, read, written = self._uses(Nature.MERGING), accesses(reads), accesses(writes)
+        transfer = Transfer(row_bytes, rows)
+        self.emit(
+            templates,
+            Op(name, OpKind.COPY, nature, read, written, transfer=transfer, form=Form.MERGED_ROWS, **fields),
+        )
+
     def host_barrier(self, templates: Sequence[str], name: str, after: Sequence[str], **fields: Any) -> None:
         """Emit a point at which the ranks of each host wait for one another, once the ops ``after`` have ended."""
-        nature = Nature.SHARING
+        nature, waits = self._uses(Nature.SHARING), tuple(Dependency(one) for one in after)
+        self.emit(templates, Op(name, OpKind.BARRIER, nature, after=waits, category="comm", **fields))
+
+    def _uses(self, nature: Nature) -> Nature:
         if nature not in self.natures:
             self.natures.append(nature)
-        waits = tuple(Dependency(one) for one in after)
-        self.emit(templates, Op(name, OpKind.BARRIER, nature, after=waits, category="comm", **fields))
+        return nature
 
     def broadcast(
         self, templates: Sequence[str], name: str, root: int, reads: Sequence[str], writes: Sequence[str],

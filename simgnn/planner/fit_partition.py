@@ -17,6 +17,7 @@ from simgnn.hardware.profile.profile import Profile
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.device_fit import SHARES, FittedPartitioner, LayerWidths, PartMemory
 from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, DROPPED_ROWS, PartitionStats
+from simgnn.planner.largest_cache import without_caches
 from simgnn.planner.make_plan import Planned, plan
 from simgnn.planner.program_memory import fixed_bytes, program_bytes
 from simgnn.program.program import Program
@@ -160,9 +161,7 @@ def _planned(experiment: Experiment, stats: PartitionStats) -> Planned:
     """Plan an epoch on a partition. A graph without features or labels, which can be divided but not trained on, counts
     as if it had the model's hidden width and one class. Caches of halo rows are empty: what dropping halo rows leaves
     free is theirs (CaPGNN, memory with C_i = 0)."""
-    if experiment.placement.halo_caches:
-        empty = experiment.placement.model_copy(update=dict.fromkeys(experiment.placement.halo_caches, 0))
-        experiment = experiment.model_copy(update={"placement": empty})
+    experiment = without_caches(experiment)
     return plan(experiment, replace(stats, facts=_trainable(experiment, stats.facts)))
 
 

@@ -31,6 +31,11 @@ def largest_caches(experiment: Experiment, most_rows: int, fits: Fits) -> str:
     return f"the largest cache that fits: {' with '.join(words)}"
 
 
+def without_caches(experiment: Experiment) -> Experiment:
+    """Return the experiment with empty caches of halo rows."""
+    return _with(experiment, dict.fromkeys(experiment.placement.halo_caches, 0))
+
+
 def _with(experiment: Experiment, caches: Mapping[str, Number]) -> Experiment:
     placement = experiment.placement.model_copy(update=dict(caches))
     return experiment.model_copy(update={"placement": placement})

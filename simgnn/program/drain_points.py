@@ -50,8 +50,10 @@ def in_one_thread(program: Program, template: Template, rank: int) -> bool:
     """Whether a rank runs its ops of a template in one thread in program order: each op and the next one, also the last
     and the first of any turn that may come next, share a stream with one server, or the second depends on the first. On
     a stream that does not communicate the second would overtake the first if that waits for an op for which the second
-    does not."""
+    does not. An op that waits for its turn among ranks has a thread of its own."""
     ops = [op for op in template.ops if program.has(op, rank)]
+    if any(program.streams[op.stream].in_turn for op in ops):
+        return False
     awaited: dict[str, set[str]] = {}
     for op in ops:
         here = [d.op for d in op.after if not d.steps_back and not d.epochs_back]

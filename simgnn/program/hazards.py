@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from simgnn.program.dependencies import Node, Unrolled
-from simgnn.program.kinds import CALLED_KINDS, Form
+from simgnn.program.kinds import CALLED_KINDS, WRITES_OWN_ROWS, Form
 from simgnn.program.ops import Access
 from simgnn.program.parts import Overlaps, Use
 
@@ -84,8 +84,8 @@ def between_ranks(graph: Unrolled) -> Callable[[int], int]:
     called = [node.op.kind in CALLED_KINDS for node in graph.nodes]
     calls = sum(1 << index for index, call in enumerate(called) if call)
     own, views = (
-        sum(1 << index for index, node in enumerate(graph.nodes) if node.op.form is form)
-        for form in (Form.OWN_ROWS, Form.OWN_VIEWS)
+        sum(1 << index for index, node in enumerate(graph.nodes) if node.op.form in forms)
+        for forms in (WRITES_OWN_ROWS, (Form.OWN_VIEWS,))
     )
     passed: list[int] = []
     for index, parents in enumerate(graph.parents):
@@ -104,6 +104,6 @@ def between_ranks(graph: Unrolled) -> Callable[[int], int]:
             return graph.ancestors[index]
         # each rank touches only its own rows of the buffer; it alone waits for its view of them, as what other ranks do
         # before that is ordered apart
-        return passed[index] | calls | views | (own if graph.nodes[index].op.form is Form.OWN_ROWS else 0)
+        return passed[index] | calls | views | (own if graph.nodes[index].op.form in WRITES_OWN_ROWS else 0)
 
     return ended_everywhere

@@ -37,6 +37,7 @@ class Form(StrEnum):
     PUT = "put"  # a copy that puts rows which arrived in the place of those that the route names
     SPARSE_ROWS = "sparse-rows"  # a copy between rows of a sparse matrix and one block of bytes for each peer
     OWN_ROWS = "own-rows"  # a copy to the host in which each rank touches only its own rows of a shared buffer
+    MERGED_ROWS = "merged-rows"  # the same, of rows that are in the host's memory already
     OWN_VIEWS = "own-views"  # a select in which each rank exchanges its views of two shared buffers; no row moves
     GREATER = "greater"  # an add that keeps the greater of two elements instead of their sum
     FIRST_ROWS = "first-rows"  # an add to the first rows of what is written
@@ -71,6 +72,7 @@ KIND_OF_FORM: Mapping[Form, OpKind] = {
     Form.PUT: OpKind.COPY,
     Form.SPARSE_ROWS: OpKind.COPY,
     Form.OWN_ROWS: OpKind.D2H,
+    Form.MERGED_ROWS: OpKind.COPY,
     Form.OWN_VIEWS: OpKind.SELECT,
     Form.GREATER: OpKind.ADD,
     Form.FIRST_ROWS: OpKind.ADD,
@@ -79,6 +81,8 @@ KIND_OF_FORM: Mapping[Form, OpKind] = {
     Form.RANK_MEANS: OpKind.LOSS,
     Form.REMOTE_ROWS: OpKind.FETCH,
 }
+WRITES_OWN_ROWS = frozenset({Form.OWN_ROWS, Form.MERGED_ROWS})
+"""Forms by which ranks of a host write a shared buffer at once, each its own rows."""
 PAIRWISE_KINDS = frozenset({OpKind.EXCHANGE, OpKind.FETCH, OpKind.PEER_READ})
 """Kinds whose payload is counted per rank pair, as ``bytes_sent``."""
 COLLECTIVE_KINDS = frozenset({OpKind.BROADCAST, OpKind.ALLREDUCE, OpKind.ALLGATHER, OpKind.BARRIER})

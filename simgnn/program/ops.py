@@ -10,6 +10,7 @@ from simgnn.program.sizes import NO_SCRATCH, Column, Decision, Scratch, Size
 
 Space = Literal["device", "host", "host-shared"]
 Ring = Literal["epoch", "step"]
+Category = Literal["compute", "comm", "comm_overhead", "update", "check_cache", "pick_cache"]
 ITEM_BYTES: Mapping[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1
 }  # fmt: skip
@@ -116,12 +117,15 @@ class Guard:
 class Stream:
     """A queue of ops. ``owner``: one per rank or one per host; ``servers``: how many ops may run at once.
 
-    A communicating stream has one thread and one process ``group``, and issues in program order."""
+    A communicating stream has one thread and one process ``group``, and issues in program order. ``in_turn``: each rank
+    has a queue, but all ranks of a host share one server, which runs their ops in the order of arrival: an op arrives
+    once it is ready and its rank's queue has come to it."""
 
     name: str
     owner: Literal["rank", "host"] = "rank"
     servers: int = 1
     group: str | None = None
+    in_turn: bool = False
 
 
 class Nature(StrEnum):
@@ -129,6 +133,7 @@ class Nature(StrEnum):
 
     ``SUMMING``: the sums over ranks of gradients and metrics, where rows that nobody waits for travel beside them; by
     default on the stream of all other communication. ``SHARING``: the ranks of a host wait for one another.
+    ``MERGING``: rows are put into memory that the ranks of a host share, which do so in turn.
 
     In mini-batch plans: batches are drawn, with requests to other hosts; rows are staged, and fetched from hosts;
     embeddings are learned, and their gradients pushed to hosts."""
@@ -137,6 +142,7 @@ class Nature(StrEnum):
     COMMUNICATION = "comm"
     SUMMING = "gradients"
     SHARING = "shared"
+    MERGING = "host_merge"
     DRAWING = "sampling"
     REQUESTING = "requests"
     STAGING = "staging"
@@ -151,6 +157,8 @@ class Nature(StrEnum):
             return Stream(Nature.COMMUNICATION.value, group=WORLD)
         if self is Nature.SHARING:
             return Stream(self.value, group=HOST)
+        if self is Nature.MERGING:
+            return Stream(self.value, in_turn=True)
         communicates = self in (Nature.REQUESTING, Nature.FETCHING, Nature.PUSHING)
         return Stream(self.value, group=self.value if communicates else None)
 
@@ -180,7 +188,8 @@ class Op:
     each gradient buffer that is read (the output's) or written (the inputs') to its forward buffer. ``segment``: the
     part of ``layer`` that the op computes. ``module``: the slot of the policy that acts, and ``action`` the label of
     its action, see :class:`simgnn.policy.Action`. ``ranks`` names a column that is 1 where the op exists (None:
-    everywhere). ``category``: where reports count the time. ``scratch``: memory that the op holds beside its buffers.
+    everywhere). ``category``: where reports count the time; ``check_cache`` and ``pick_cache``: the age of cached rows
+    is checked, rows are copied out of a cache or into it. ``scratch``: memory that the op holds beside its buffers.
 
     What the kinds mean to the executor: ``transform`` and ``aggregate`` call their module's segment on the buffers that
     they read, in order, without parameters; ``copy`` with a route gathers the route's rows into a send buffer, peers
@@ -208,7 +217,7 @@ class Op:
     ranks: str | None = None
     layer: int = 0
     phase: Literal["forward", "backward", "update", "setup", "evaluate"] = "forward"
-    category: Literal["compute", "comm", "comm_overhead", "update"] = "compute"
+    category: Category = "compute"
     form: Form | None = None
     segment: Segment | None = None
     options: Mapping[str, str | int | float] = field(default_factory=dict)

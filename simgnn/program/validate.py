@@ -78,6 +78,8 @@ def _name_faults(program: Program) -> Iterator[str]:
             yield f"stream '{stream.name}' names group '{stream.group}', which does not exist"
         if stream.servers < 1:
             yield f"stream '{stream.name}' has {stream.servers} servers; it needs at least 1"
+        if stream.in_turn and (stream.servers != 1 or stream.owner != "rank" or stream.group is not None):
+            yield f"stream '{stream.name}' runs ops of a host's ranks in turn: it has one server a host, and no group"
     for group in program.groups.values():
         if group.members not in ("world", "host") and group.members not in program.sizes.columns:
             yield f"group '{group.name}': members '{group.members}' is neither world, host nor a column"

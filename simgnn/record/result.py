@@ -14,6 +14,7 @@ from simgnn.outside import read_text
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.limited_by import LimitedBy
 from simgnn.record.memory import MemoryPeak
+from simgnn.record.stages import StageTimes
 from simgnn.record.traffic import Traffic
 from simgnn.schema_faults import sentences
 from simgnn.tomlfile import write_atomically
@@ -245,6 +246,7 @@ class Result(_Table):
     early_stop: EarlyStop | None = None  # of a run that ended by train.patience; `epochs` then counts trained ones
     # of a prediction: what a recorded run reached, at the predicted ends of its epochs
     time_to_accuracy: list[TimedAccuracy] | None = None
+    stages: StageTimes | None = None  # of an epoch with caches of halo rows; null: there are none
     dropped_edges: DroppedEdges | None = None  # by a partitioner that drops halo rows; null: it drops none
     extrapolated: list[str] = []
     # work that the hardware profile has no measurement of: other work stands in; WEIGHTED_SUMS, STATED_DECISIONS

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from simgnn.emit.halo_cache.routes import CACHED, HELD, MISSED
 from simgnn.program.calendar import Calendar
 from simgnn.program.kinds import COMPUTE_KINDS, OpKind
+from simgnn.program.ops import Op
 from simgnn.program.program import Program, carried
 from simgnn.record.epoch_kinds import Alike, kinds_of, typical
 from simgnn.record.result import EpochKind, HaloRows, RankTimes
@@ -50,12 +51,13 @@ class Columns:
 
 
 def computing_ops(program: Program) -> Bools:
-    """Which ops do not communicate, bool [ops]: compute kinds, and copies on a stream without a process group."""
-    computes = [
-        op.kind in COMPUTE_KINDS or (op.kind is OpKind.COPY and program.streams[op.stream].group is None)
-        for _, op in program.ops
-    ]
-    return np.array(computes, dtype=np.bool_)
+    """Which ops do not communicate, bool [ops]: compute kinds, and copies on a stream on which ranks do not meet."""
+
+    def computes(op: Op) -> bool:
+        stream = program.streams[op.stream]
+        return op.kind in COMPUTE_KINDS or (op.kind is OpKind.COPY and stream.group is None and not stream.in_turn)
+
+    return np.array([computes(op) for _, op in program.ops], dtype=np.bool_)
 
 
 def epoch_windows(columns: Columns) -> Times:

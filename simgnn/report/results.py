@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from simgnn.program.calendar import STEADY
 from simgnn.record.energy import PART_NAMES, describe
 from simgnn.record.memory import Place, fullest_memory
 from simgnn.record.result import EpochKind, RankTimes, Result
+from simgnn.record.stages import STAGES, StageTimes
 from simgnn.record.traffic import LinkTraffic
 from simgnn.units import readable_bytes
 
@@ -158,6 +161,7 @@ def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
         (f"best recorded validation {metric_name(result)}", best_reached(result)),
         ("communicating while nothing computes, slowest rank", seconds(communication_s(result))),
         ("waiting and communicating in all, the same rank", seconds(communication_total_s(result))),
+        *_stage_lines(result.stages),
         *traffic_lines(result),
         *memory_lines(result, verbose),
         *((name, describe(result.energy, part)) for part, name in PART_NAMES.items() if part in energy),
@@ -168,6 +172,22 @@ def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
         (f"test {metric_name(result)}", percent(test)),
         ("program", result.program_digest[:16]),
         ("hardware", result.hardware or UNMEASURED),
+    ]
+
+
+def _stage_lines(stages: StageTimes | None) -> list[tuple[str, str]]:
+    """Return the mean seconds of a rank in each stage of an epoch with caches of halo rows, and their ratios."""
+    if stages is None:
+        return []
+    saved = UNMEASURED
+    if stages.benefit_ratio is not None:
+        empty = f"an epoch with empty caches: {seconds(stages.epoch_s_without_cache)}"
+        saved = f"{stages.benefit_ratio:.3g} times what they cost ({empty})"
+    means = ((name, float(np.mean(getattr(stages, f"{name}_s")))) for name in STAGES)
+    return [
+        *((f"{name}, mean of ranks", seconds(mean)) for name, mean in means),
+        ("caches cost (check and pick)", f"{percent(stages.overhead_ratio)} of an epoch"),
+        ("caches save", saved),
     ]
 
 

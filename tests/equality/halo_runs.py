@@ -7,7 +7,7 @@ from unittest.mock import patch
 import executor.handlers as handlers
 from executor.state.buffers import Now
 from executor.state.context import Factory, Handler, RankContext
-from simgnn.emit.halo_cache.actions import FillRows, SwapRows
+from simgnn.emit.halo_cache.actions import PickRows, SwapRows
 from simgnn.policy import PolicyContext
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Op
@@ -17,7 +17,8 @@ from tests.executor.runs import train_in_process
 
 KIND = "freshness.kind=refresh-interval"
 Moved = dict[tuple[int, int, str, str], int]
-"""(epoch, layer, phase, way) -> bytes that a rank moved; ``way``: "device", "load" or "store"."""
+"""(epoch, layer, phase, way) -> bytes that a rank moved; ``way``: "device", "load" or "store", and "merge" where rows
+that are stored leave the device first."""
 
 
 def settings_of(caching: Caching) -> tuple[str, ...]:
@@ -39,7 +40,7 @@ def train_counting(rank: int, ranks: int, folders: Sequence[str]) -> list[dict[s
 
 def _counted_run(rank: int, ranks: int, folder: str) -> dict[str, Any]:
     moved: list[tuple[int, int, str, str, int]] = []
-    fill: Callable[..., Any] = FillRows.run
+    pick: Callable[..., Any] = PickRows.run
     swap: Callable[..., Any] = SwapRows.run
 
     def counted(factory: Factory, way: str) -> Factory:
@@ -57,19 +58,21 @@ def _counted_run(rank: int, ranks: int, folder: str) -> dict[str, Any]:
 
         return make
 
-    def fill_and_count(self: Any, here: PolicyContext, arrived: Any, cache: Any, version: Any) -> Any:
+    def pick_and_count(self: Any, here: PolicyContext, cache: Any) -> Any:
         moved.append((here.epoch, here.layer, here.phase, "device", cache.numel() * cache.element_size()))
-        return fill(self, here, arrived, cache, version)
+        return pick(self, here, cache)
 
     def swap_and_count(self: Any, here: PolicyContext, halo: Any, cache: Any, version: Any) -> Any:
         moved.append((here.epoch, here.layer, here.phase, "device", cache.numel() * cache.element_size()))
         return swap(self, here, halo, cache, version)
 
-    loads, stores = handlers.HANDLERS[OpKind.H2D], handlers.FORM_HANDLERS[Form.OWN_ROWS]
+    plain, forms = cast(Any, handlers.HANDLERS), cast(Any, handlers.FORM_HANDLERS)
+    copies = {kind: counted(plain[kind], way) for kind, way in ((OpKind.H2D, "load"), (OpKind.D2H, "store"))}
+    writes = {form: counted(forms[form], way) for form, way in ((Form.OWN_ROWS, "store"), (Form.MERGED_ROWS, "merge"))}
     with (
-        patch.dict(cast(Any, handlers.HANDLERS), {OpKind.H2D: counted(loads, "load")}),
-        patch.dict(cast(Any, handlers.FORM_HANDLERS), {Form.OWN_ROWS: counted(stores, "store")}),
-        patch.object(FillRows, "run", fill_and_count),
+        patch.dict(plain, copies),
+        patch.dict(forms, writes),
+        patch.object(PickRows, "run", pick_and_count),
         patch.object(SwapRows, "run", swap_and_count),
     ):
         (result,) = train_in_process(rank, ranks, [folder])

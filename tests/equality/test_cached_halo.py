@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from executor.layers import build_layers
 from executor.state.plan import RunPlan
 from simgnn.policy import METRICS, Metrics
-from simgnn.program.kinds import OpKind
+from simgnn.program.kinds import Form, OpKind
 from simgnn.program.storage import program_digest
 from simgnn.record.rundir import RunDirectory, read_table
 from simgnn.sim.simulate import simulate
@@ -33,6 +33,7 @@ from tests.sim.worlds import machine
 
 INTERVAL, ITEM = 3, 8
 EPOCHS = 3 * INTERVAL + 1
+WAYS = {OpKind.H2D: "load", OpKind.D2H: "store"}
 HIDDEN, INPUT, TRANSFORMED = "model.order=aggregate-first", "communication.rows=input", "communication.rows=transformed"
 DEEP, RESENT = "model.layers=3", "communication.resend_inputs=true"
 GIN = ("model.kind=gin", "train.learning_rate=0.001")
@@ -69,6 +70,7 @@ CASES: dict[str, tuple[int, tuple[str, ...], Caching]] = {
         3, ("model.kind=sage", DEEP, TRANSFORMED, "model.dropout=0.5"),
         Caching(INTERVAL, 0.6, "historical", mode="async"),
     ),
+    "gat, two ranks": (2, ("model.kind=gat", "model.heads=2", DEEP), Caching(INTERVAL, 0.3, host_rows=0.5)),
     "gat, async": (
         4, ("model.kind=gat", "model.heads=2", INPUT), Caching(INTERVAL, 0.7, "always", mode="async", top_k=20)
     ),
@@ -92,6 +94,14 @@ CASES: dict[str, tuple[int, tuple[str, ...], Caching]] = {
 QUICK = ("sage, historical", "gcn, inputs resent", "sage, async, two hosts")
 ORDERS = {"bsp": ("bsp", None), "pipelined": ("pipelined", None), "random order, delays": ("pipelined", 7)}
 EACH = [pytest.param(case, id=case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in CASES]
+FAST = {
+    *product(["bsp"], QUICK), *product(ORDERS, ["gcn, inputs resent"]),
+    ("random order, delays", "sage, async, two hosts"),
+}  # fmt: skip
+EACH_ORDER = [
+    pytest.param(*one, id=", ".join(one), marks=[] if one in FAST else [pytest.mark.slow])
+    for one in product(ORDERS, CASES)
+]
 
 
 class Trained:
@@ -161,8 +171,7 @@ def test_one_process_that_holds_the_same_cached_rows_learns_the_same(trained: Tr
             assert (counted.correct, counted.count) == (right[mask].sum(), np.count_nonzero(mask))
 
 
-@pytest.mark.parametrize("case", EACH)
-@pytest.mark.parametrize("order", [pytest.param(order, marks=pytest.mark.slow) for order in ORDERS if order != "bsp"])
+@pytest.mark.parametrize(("order", "case"), [one for one in EACH_ORDER if one.values[0] != "bsp"])
 def test_no_schedule_changes_a_bit(trained: Trained, case: str, order: str) -> None:
     # attention sums own rows first where an overlapping schedule divides its sum
     plain = "pipelined" if "gat" in case else "bsp"
@@ -173,8 +182,7 @@ def test_no_schedule_changes_a_bit(trained: Trained, case: str, order: str) -> N
         assert torch.equal(other["parameters"], one["parameters"])
 
 
-@pytest.mark.parametrize("case", EACH)
-@pytest.mark.parametrize("order", ["bsp", pytest.param("pipelined", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("order", "case"), [one for one in EACH_ORDER if one.values[0] in ("bsp", "pipelined")])
 def test_program_simulation_and_run_count_the_same_bytes(trained: Trained, order: str, case: str) -> None:
     folder = trained.folder(order, case)
     program = RunPlan.open(folder).program
@@ -248,29 +256,32 @@ def test_bytes_are_those_of_the_formulas(trained: Trained, case: str) -> None:
         assert found == expected, epoch
 
 
-@pytest.mark.parametrize("case", EACH)
-def test_rows_from_caches_are_counted_where_they_move(trained: Trained, case: str) -> None:
-    plan, caching = RunPlan.open(trained.folder("bsp", case)), CASES[case][2]
+@pytest.mark.parametrize(("order", "case"), [one for one in EACH_ORDER if one.values[0] in ("bsp", "pipelined")])
+def test_rows_from_caches_are_counted_where_they_move(trained: Trained, order: str, case: str) -> None:
+    plan, caching = RunPlan.open(trained.folder(order, case)), CASES[case][2]
     rows, item = Rows(plan, caching), ITEM
     widths = {(layer, "forward"): width for layer, width in layers_of(plan, caching)}
     if RESENT in CASES[case][1]:
         widths[1, "setup"] = plan.layers[0].width_in
-    for rank, ours in enumerate(trained.ranks("bsp", case)):
+    for rank, ours in enumerate(trained.ranks(order, case)):
         expected: Moved = {}
         for epoch, ((layer, phase), width) in product(range(EPOCHS), widths.items()):
             if caching.layers is None or layer in caching.layers:
                 moved = rows.moved(rank, epoch == 0 if phase == "setup" else epoch % INTERVAL == 0)
                 if caching.mode == "async" and epoch:
                     moved["device"] = len(rows.of.devices[rank])
+                if order == "pipelined":
+                    moved["merge"] = moved["store"]  # once out of the device, once into the memory of the host
                 expected |= {(epoch, layer, phase, way): count * width * item for way, count in moved.items()}
         assert summed(ours["moved"]) == wanted(expected)
         planned: Moved = {}
         for turn in plan.program.calendar.turns(EPOCHS):
             for op in plan.program.templates[turn.template].ops:
-                if op.kind in (OpKind.H2D, OpKind.D2H):
+                way = "merge" if op.form is Form.MERGED_ROWS else WAYS.get(op.kind)
+                if way is not None:
                     assert op.transfer is not None
                     count = int(plan.program.sizes.per_rank(op.transfer.rows, turn.epoch, 0)[rank])
-                    key = (turn.epoch, op.layer, op.phase, "load" if op.kind is OpKind.H2D else "store")
+                    key = (turn.epoch, op.layer, op.phase, way)
                     planned[key] = planned.get(key, 0) + count * op.transfer.row_bytes
         assert wanted(planned) == {key: nbytes for key, nbytes in wanted(expected).items() if key[3] != "device"}
 

@@ -122,7 +122,7 @@ class Notes:
     def __init__(self) -> None:
         self.rows: list[tuple[Now, int, Any, Any, Sent]] = []
 
-    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent) -> None:
+    def add(self, now: Now, op_id: int, issued: Any, ended: Any, sent: Sent, started: Any = None) -> None:
         """Keep one op."""
         self.rows.append((now, op_id, issued, ended, sent))
 

@@ -12,12 +12,17 @@ MIRRORS = ["partition.kind=ebv", "communication.kind=master-mirror"]
 LAZY = ["freshness.kind=adaptive-vertex", "freshness.epsilon=0.05", "codec.kind=linear"]
 BLOCKS = ["communication.kind=block-broadcast", "communication.resend_inputs=true", "model.order=aggregate-first"]
 SKIP = ["freshness.kind=skip-broadcast", "freshness.own_block=cached", "codec.kind=linear"]
+SHARED = [
+    "freshness.kind=refresh-interval", "freshness.refresh_interval=2", "placement.device_rows=0.3",
+    "placement.host_rows=0.6", "model.layers=3",
+]  # fmt: skip
 CASES = {
     "halo": ["model.kind=sage", "model.layers=3"],
     "attention on a vertex-cut": ["model.kind=gat", *MIRRORS],
     "cached halo": [*LAZY, "communication.rows=transformed"],
     "cached replicas": [*LAZY, *MIRRORS, "model.hoist=never"],
     "skipped blocks": [*BLOCKS, *SKIP, "communication.blocks_ahead=1"],
+    "shared halo in queues": [*SHARED, "schedule.kind=pipelined"],
     "blocks that changed little": [*BLOCKS, *SKIP, "freshness.rule=variation-gap", "freshness.bound_change=0.2"],
 }
 
@@ -40,4 +45,4 @@ def test_any_order_gives_the_same_bits(seed: int, tmp_path: Path) -> None:
             assert plain["caches"].keys() == mixed["caches"].keys(), name
             for cache, rows in plain["caches"].items():
                 assert torch.equal(rows, mixed["caches"][cache]), (name, cache)
-    assert [bool(one["caches"]) for one in found[None][0]] == [False, False, True, True, True, True]
+    assert [bool(one["caches"]) for one in found[None][0]] == [False, False, True, True, True, True, True]

@@ -117,6 +117,7 @@ def test_a_collective_starts_with_its_last_member(tmp_path: Path) -> None:
     times = np.array([1.0, 3.0, 0.5, 0.7])
     zero = np.zeros(4, dtype=np.int32)
     trace = {"rank": ranks, "epoch": zero, "step": zero, "op_id": ops, "issued_s": times, "ended_s": times + 5}
+    trace["started_s"] = times
     starts = collective_starts(program, trace)
     assert starts.tolist() == [3.0, 3.0, 0.5, 0.7]
     # a member that left before the last one came

@@ -14,7 +14,7 @@ from executor.recording.disk import LATEST
 from executor.state.checkpoint import find_checkpoint
 from executor.state.plan import RunPlan
 from simgnn.cli.main import invoke
-from simgnn.emit.halo_cache.actions import FillRows, PutShared, check_age
+from simgnn.emit.halo_cache.actions import CheckAges, check_age
 from simgnn.emit.halo_cache.membership import HaloRows
 from simgnn.emit.halo_cache.routes import CachedRows
 from simgnn.errors import BackendError, ConfigError
@@ -175,11 +175,8 @@ def test_rows_of_another_epoch_than_the_last_refresh_are_not_used() -> None:
     check_age(_here(9, interval=0), torch.tensor([[1], [1]]))
     with pytest.raises(BackendError, match="never filled"):
         check_age(_here(9, interval=0), torch.tensor([[0], [1]]))
-    rows, stale = torch.zeros(2, 3), torch.tensor([[1]])
     with pytest.raises(BackendError):
-        does(FillRows, RefreshInterval())(_here(4, receive=(0, 4)), rows, rows, stale)
-    with pytest.raises(BackendError):
-        does(PutShared, RefreshInterval())(_here(4, arriving=torch.arange(2)), rows, torch.tensor([[4], [1]]), rows)
+        does(CheckAges, RefreshInterval())(_here(4), torch.tensor([[4], [1]]))
 
 
 REFUSED = {

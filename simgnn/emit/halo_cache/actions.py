@@ -21,16 +21,30 @@ class KeepRows(Action[Any]):
         return pick_rows_into(cache, halo, _places(context, reverse_of(CACHED))), version
 
 
-class FillRows(Action[Any]):
-    """Put together the halo rows of an epoch between two refreshes: those that arrived, and those of the cache."""
+class CheckAges(Action[Any]):
+    """Check that cached rows which are about to be used are those of the last refresh."""
 
-    def run(self, context: PolicyContext, arrived: Array, cache: Array, version: Array) -> tuple[Array, ...]:
-        """Return halo rows [h, F] with ``arrived`` [m, F] and ``cache`` [c, F] at their places; others follow in later
-        ops. Raises :class:`BackendError` unless cached rows are of the last refresh."""
-        check_age(context, version)
-        rows = _halo(context, arrived)
-        rows = put_rows(rows, _places(context, reverse_of(MISSED)), arrived)
-        return (put_rows(rows, _places(context, reverse_of(CACHED)), cache),)
+    def run(self, context: PolicyContext, versions: Array) -> tuple[Array, ...]:
+        """Return ``versions`` int64 [n, 1], the epoch of each row plus one, as they are. Raises :class:`BackendError`
+        unless all are of the last refresh."""
+        check_age(context, versions)
+        return (versions,)
+
+
+class PickRows(Action[Any]):
+    """Copy the rows of the cache to their places among the halo rows of an epoch between two refreshes."""
+
+    def run(self, context: PolicyContext, cache: Array) -> tuple[Array, ...]:
+        """Return halo rows [h, F] with ``cache`` [c, F] at their places; others follow in later ops."""
+        return (put_rows(_halo(context, cache), _places(context, reverse_of(CACHED)), cache),)
+
+
+class FillMissed(Action[Any]):
+    """Put the rows that arrived between two refreshes to their places among the halo rows."""
+
+    def run(self, context: PolicyContext, arrived: Array, halo: Array) -> tuple[Array, ...]:
+        """Return ``halo`` [h, F] with ``arrived`` [m, F] at their places, in place."""
+        return (put_rows(halo, _places(context, reverse_of(MISSED)), arrived),)
 
 
 class SwapRows(Action[Any]):
@@ -38,9 +52,7 @@ class SwapRows(Action[Any]):
 
     def run(self, context: PolicyContext, halo: Array, cache: Array, version: Array) -> tuple[Array, ...]:
         """Return ``halo`` [h, F] with the rows of ``cache`` [c, F] at their places; ``cache`` with those that were
-        there; and ``version`` int64 [1, 1], the epoch plus one: all in place. Raises :class:`BackendError` unless
-        cached rows are of the refresh before."""
-        check_age(context, version)
+        there; and ``version`` int64 [1, 1], the epoch plus one: all in place."""
         version[...] = context.epoch + 1
         places = _places(context, reverse_of(CACHED))
         arrived = pick_rows(halo, places)
@@ -69,10 +81,8 @@ class FillRest(Action[Any]):
 class PutShared(Action[Any]):
     """Put rows that were read from the memory of the host into the halo."""
 
-    def run(self, context: PolicyContext, rows: Array, versions: Array, halo: Array) -> tuple[Array, ...]:
-        """Return ``halo`` [h, F] with ``rows`` [s, F] at their places, in place. Raises :class:`BackendError` unless
-        all of them are of the last refresh: ``versions`` int64 [s, 1], the epoch of each plus one."""
-        check_age(context, versions)
+    def run(self, context: PolicyContext, rows: Array, halo: Array) -> tuple[Array, ...]:
+        """Return ``halo`` [h, F] with ``rows`` [s, F] at their places, in place."""
         return (put_rows(halo, context.arriving, rows),)
 
 

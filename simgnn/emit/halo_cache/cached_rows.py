@@ -9,10 +9,12 @@ import numpy as np
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.freshness import MovesRows
 from simgnn.emit.halo_cache.actions import (
+    CheckAges,
+    FillMissed,
     FillRest,
-    FillRows,
     KeepGradients,
     KeepRows,
+    PickRows,
     PutShared,
     SwapMemories,
     SwapRows,
@@ -41,7 +43,9 @@ class CachesHalo(MovesRows, ABC):
     caches_halo: ClassVar[bool] = True
     actions: ClassVar[tuple[type[Action[Any]], ...]] = (
         KeepRows,
-        FillRows,
+        CheckAges,
+        PickRows,
+        FillMissed,
         SwapRows,
         SwapMemories,
         FillRest,

@@ -7,10 +7,12 @@ from typing import Any
 
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.halo_cache.actions import (
+    CheckAges,
+    FillMissed,
     FillRest,
-    FillRows,
     KeepGradients,
     KeepRows,
+    PickRows,
     PutShared,
     SwapMemories,
     SwapRows,
@@ -33,11 +35,12 @@ from simgnn.emit.sync import Stage, Sync, buffer_name, carry, land, receiving_bu
 from simgnn.policy import Action, Codec
 from simgnn.program.calendar import FIRST
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.ops import Dependency, Work
+from simgnn.program.ops import ITEM_BYTES, Dependency, Work
 from simgnn.program.sizes import Scratch, Size, reverse_of, rows_of
 
 REFRESH = "refresh"
 """The epochs in which all rows are new, and caches are filled with them."""
+PICK: Mapping[str, Any] = {"category": "pick_cache"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class CachedTransfer:
     def publish(self) -> None:
         """Emit the way of rows to the ranks that need them: of all of them in a refresh, otherwise of those that are
         not cached. A schedule that overlaps nothing runs ops one by one."""
-        overlaps = self.builder.sums_own_first or not self.shares
+        overlaps = self.builder.sums_own_first
         receiving_buffer(self.builder, self.sync, self.stage)
         for emit in (self._refresh, self._refresh_ahead, self._reuse):
             with nullcontext() if overlaps else self.builder.one_by_one():
@@ -113,11 +116,12 @@ class CachedTransfer:
             carry(self.builder, sync, stage, self.codec)
         else:
             stored = self._fill_memory(sync, self._shared())
-            self._load(sync, IN_HOST, self._shared(), self._age_of(delayed=False), stored)
+            # a way of new rows, as the exchange is
+            self._load(sync, IN_HOST, self._shared(), self._age_of(delayed=False), Dependency(stored))
         if self.reuses:
             cache, version = self._cache()
             kept = [self._rows("gather", arriving(CACHED))]
-            self._act(sync, "keep", KeepRows, [stage.target, cache, version], [cache, version], kept)
+            self._act(sync, "keep", KeepRows, [stage.target, cache, version], [cache, version], kept, **PICK)
 
     def _refresh_ahead(self) -> None:
         """Emit a refresh that uses cached rows as they are, and keeps those that it brings for the epochs to come."""
@@ -129,16 +133,16 @@ class CachedTransfer:
             carry(self.builder, sync, stage, self.codec)
         else:
             shared, spare = memories
-            stored = self._fill_memory(sync, spare, self._read(sync, SHARED, shared))
-            self._load(sync, BOTH, spare, self._age_of(delayed=False), stored)
+            stored = self._fill_memory(sync, spare, self._read(sync, SHARED, shared, self._written, **PICK))
+            self._load(sync, BOTH, spare, self._age_of(delayed=False), Dependency(stored))
         cache, version = self._cache()
         whole, rows = [stage.target, cache, version], arriving(CACHED)
         self._act(
-            sync, "swap", SwapRows, whole, whole, [self._rows("gather", rows)] * 2, options=older,
-            scratch=Scratch(rows_of(rows, self._row_bytes)),
+            sync, "swap", SwapRows, whole, whole, [self._rows("gather", rows)] * 2, **PICK,
+            after=self._check(sync, "check", version, 1, older), scratch=Scratch(rows_of(rows, self._row_bytes)),
         )  # fmt: skip
         if memories:
-            self._put(sync, SHARED, older)
+            self._put(sync, SHARED, older, **PICK)
 
     def swap_memories(self) -> None:
         """Emit, behind the exchange of this sync of gradients, what lets later epochs read the memory that the ranks of
@@ -171,45 +175,72 @@ class CachedTransfer:
         if not sync.templates:
             return
         missed, (cache, version) = self._stage("missed", MISSED), self._cache()
-        carry(self.builder, sync, missed, self.codec)
-        put = [self._rows("gather", arriving(MISSED)), self._rows("gather", arriving(CACHED))]
+        carry(self.builder, sync, missed, self.codec)  # first, so that rows travel while others are picked
         age = self._age_of(self.delayed)
         self._act(
-            sync, "fill", FillRows, [missed.target, cache, version], [stage.target], put, route=stage.route, options=age
-        )
+            sync, "pick", PickRows, [cache], [stage.target], [self._rows("gather", arriving(CACHED))], **PICK,
+            route=stage.route, after=self._check(sync, "check", version, 1, age),
+        )  # fmt: skip
         if self.shares:
-            self._load(sync, SHARED, self._shared(), age)
+            self._load(sync, SHARED, self._shared(), age, self._written, **PICK)
+        put = [self._rows("gather", arriving(MISSED))]
+        self._act(sync, "fill", FillMissed, [missed.target, stage.target], [stage.target], put, route=stage.route)
 
     def _store(
         self, sync: Sync, part: str, source: str, route: str, rows: Size, memory: tuple[str, str]
     ) -> None:  # fmt: skip
         """Emit the copy of rows into the memory of the host. Each of them has one writer."""
-        self.builder.host_copy(
-            sync.templates, sync.op(self.stage, part), OpKind.D2H, [source, *memory], memory, rows, self._row_bytes,
-            route=route, form=Form.OWN_ROWS, **sync.overhead,
-        )  # fmt: skip
+        builder, name = self.builder, sync.op(self.stage, part)
+        fields: dict[str, Any] = {"route": route, **sync.overhead}
+        if not builder.queues_copies:
+            builder.host_copy(
+                sync.templates, name, OpKind.D2H, [source, *memory], memory, rows, self._row_bytes, form=Form.OWN_ROWS,
+                **fields,
+            )  # fmt: skip
+            return
+        staged = builder.buffer(f"{buffer_name('staged', sync, self.stage)}/{part}", rows, sync.width, space="host")
+        copied = sync.op(self.stage, f"{part}/copy")
+        builder.host_copy(sync.templates, copied, OpKind.D2H, [source], [staged], rows, self._row_bytes, **fields)
+        builder.host_merge(sync.templates, name, [staged, *memory], memory, rows, self._row_bytes, **fields)
+
+    @property
+    def _written(self) -> Dependency:
+        """What an epoch waits for that reads the memory of the host as the epoch before left it: all ranks have written
+        there, if they did."""
+        return Dependency(self.sync.op(self.stage, "stored"), epochs_back=1)
 
     def _load(
-        self, sync: Sync, route: str, memory: tuple[str, str], age: Mapping[str, int], after: str = ""
+        self, sync: Sync, route: str, memory: tuple[str, str], age: Mapping[str, int], after: Dependency, **fields: Any
     ) -> None:  # fmt: skip
         """Emit the copy of rows from the memory of the host to the halo on the device."""
-        self._read(sync, route, memory, after)
-        self._put(sync, route, age)
+        self._read(sync, route, memory, after, **fields)
+        self._put(sync, route, age, **fields)
 
-    def _read(self, sync: Sync, route: str, memory: tuple[str, str], after: str = "") -> str:
+    def _read(self, sync: Sync, route: str, memory: tuple[str, str], after: Dependency, **fields: Any) -> str:
         """Emit the copy of rows from the memory of the host to the device; return the op's name."""
         name = sync.op(self.stage, self._part("load", route))
         self.builder.host_copy(
             sync.templates, name, OpKind.H2D, memory, self._loaded(route), arriving(route), self._row_bytes,
-            route=route, after=(Dependency(after),) if after else (), **sync.overhead,
+            route=route, after=(after,), **{**sync.overhead, **fields},
         )  # fmt: skip
         return name
 
-    def _put(self, sync: Sync, route: str, age: Mapping[str, int]) -> None:
+    def _put(self, sync: Sync, route: str, age: Mapping[str, int], **fields: Any) -> None:
         """Emit the copy of rows that were read to their places in the halo."""
         target, put = self.stage.target, [self._rows("gather", arriving(route))]
-        reads = [*self._loaded(route), target]
-        self._act(sync, self._part("put", route), PutShared, reads, [target], put, route=route, options=age)
+        rows, versions = self._loaded(route)
+        checked = self._check(sync, self._part("check_loaded", route), versions, arriving(route), age)
+        part = self._part("put", route)
+        self._act(sync, part, PutShared, [rows, target], [target], put, route=route, after=checked, **fields)
+
+    def _check(
+        self, sync: Sync, part: str, versions: str, rows: Size, age: Mapping[str, int]
+    ) -> tuple[Dependency, ...]:  # fmt: skip
+        """Emit the check that cached rows are as old as they should be; return what their use waits for. It counts as a
+        change of ``versions``, which orders it among the epochs."""
+        compared = Work("elementwise", {"rows": rows, "width": 1, "passes": 2, "item_bytes": ITEM_BYTES["int64"]})
+        self._act(sync, part, CheckAges, [versions], [versions], [compared], options=age, category="check_cache")
+        return (Dependency(sync.op(self.stage, part)),)
 
     @staticmethod
     def _part(part: str, route: str) -> str:
@@ -236,7 +267,7 @@ class CachedTransfer:
         if historical and self.held.templates:
             kept = builder.buffer(buffer_name("cache", sync, stage), leaving(HELD), sync.width, persistent=True)
             work = [self._rows("gather", leaving(HELD))]
-            self._act(self.fresh, "keep", KeepGradients, [stage.arrived, kept], [kept], work)
+            self._act(self.fresh, "keep", KeepGradients, [stage.arrived, kept], [kept], work, **PICK)
         land(builder, self.fresh, stage)
         missed = replace(
             stage, name="missed", route=back, picked=back, landed=back, packed=f"{stage.packed}/missed",
@@ -247,7 +278,7 @@ class CachedTransfer:
         if kept:
             builder.compute(
                 self.held.templates, sync.op(stage, "add_kept"), OpKind.ADD, [kept, stage.target], [stage.target],
-                (self._rows("scatter_add", leaving(HELD)),), route=reverse_of(HELD), **sync.overhead,
+                (self._rows("scatter_add", leaving(HELD)),), route=reverse_of(HELD), **{**sync.overhead, **PICK},
             )  # fmt: skip
 
     # -- parts -----------------------------------------------------------------------------------------------------
@@ -293,7 +324,7 @@ class CachedTransfer:
     ) -> None:  # fmt: skip
         self.builder.compute(
             sync.templates, sync.op(self.stage, part), OpKind.SELECT, reads, writes, tuple(work), action,
-            module=self.slot, **sync.overhead, **fields,
+            module=self.slot, **{**sync.overhead, **fields},
         )  # fmt: skip
 
     def _rows(self, primitive: str, rows: Size) -> Work:

@@ -23,6 +23,7 @@ from simgnn.program.drain_points import Stops, ranks_in_turn
 from simgnn.sim.clock import FOREVER_PS, too_long
 from simgnn.sim.engine.compiled import Compiled, CompiledOp, CompiledTemplate
 from simgnn.sim.engine.handlers import HANDLERS, Begin, Context
+from simgnn.sim.engine.host_turns import HostTurns
 from simgnn.sim.engine.op_prices import Pricer
 from simgnn.sim.engine.recorder import Recorder
 from simgnn.sim.engine.sent_bytes import sent_by
@@ -99,6 +100,8 @@ class Engine:
             self.network.bear(machine, self.cores)
         self.context = Context(self.env, self.network, self.pricer, self.cores, {})
         self.turns: dict[int, Sequence[OpenTurn[SharedTurn]]] = {}
+        in_turn = [name for name, stream in self.program.streams.items() if stream.in_turn]
+        self.host_turns = {(name, host): HostTurns(self.env) for name in in_turn for host in set(self.program.hosts)}
         self.running: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.on_epoch: Any = None
         self._evaluate_every = evaluate_every if EVALUATE in self.program.templates else 0
@@ -144,6 +147,7 @@ class Engine:
         env, dispatcher = self.env, self.dispatchers[rank]
         lane = dispatcher.lanes[stream]
         assert isinstance(lane, ServedLane)
+        turns = self.host_turns.get((stream, self.program.hosts[rank]))
         while True:
             job = dispatcher.take(lane)
             if job is None:
@@ -159,16 +163,21 @@ class Engine:
                 self._reach(job.number)
                 key = job.number, rank, compiled.index
                 self.running[key] = issued, UNKNOWN
+                if turns is not None and (turn := turns.arrive(rank)) is not None:
+                    yield turn
+                started = int(env.now)
                 outcome = HANDLERS[compiled.op.kind](self.context, Begin(compiled, rank, sized, job.number))
                 if isinstance(outcome, simpy.Event):
                     yield outcome
                 elif outcome:
-                    self.running[key] = issued, issued + outcome
+                    self.running[key] = issued, started + outcome
                     yield env.timeout(outcome)
                 if env.now >= FOREVER_PS:
                     raise too_long()
                 del self.running[key]
-                self._note(job, rank, compiled, issued)
+                if turns is not None:
+                    turns.leave()
+                self._note(job, rank, compiled, issued, started)
             self._finish(job, rank, runs)
 
     def _decided(self, turn: OpenTurn[SharedTurn], name: str) -> int | None:
@@ -176,11 +185,11 @@ class Engine:
         values = self.pricer.sizes.recorded(name, turn.epoch, turn.step, "pick")
         return int(values[turn.on.rank]) if values.ndim == 1 else None
 
-    def _note(self, job: Job[SharedTurn], rank: int, compiled: CompiledOp, issued: int) -> None:
+    def _note(self, job: Job[SharedTurn], rank: int, compiled: CompiledOp, issued: int, started: int) -> None:
         sized, sizes = job.turn.what.sized, self.pricer.sizes
         sent = self.pricer.once("sent", compiled, sized, lambda: sent_by(sizes, compiled, sized).counts.tolist())
         epoch = job.number // self.compiled.slots + self.epoch_shift
-        ticks = issued + self.tick_shift, int(self.env.now) + self.tick_shift
+        ticks = (at + self.tick_shift for at in (issued, started, int(self.env.now)))
         self.recorder.add((rank, epoch, sized.step, compiled.op_id, *ticks, *sent[rank]))
 
     def _finish(self, job: Job[SharedTurn], rank: int, ran: bool) -> None:

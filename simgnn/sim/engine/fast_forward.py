@@ -128,4 +128,5 @@ def engine_state(engine: Engine, epoch: int) -> tuple[Any, ...]:
         (key[0] - origin, *key[1:], meeting.state(now)) for key, meeting in sorted(engine.context.meetings.items())
     )
     cores = tuple(shared.state() for shared in dict.fromkeys(engine.cores.values()))
-    return turns, running, meetings, cores, engine.network.state(origin)
+    in_turn = tuple(queue.state() for queue in engine.host_turns.values())
+    return turns, running, meetings, in_turn, cores, engine.network.state(origin)

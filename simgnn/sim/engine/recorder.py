@@ -16,8 +16,8 @@ from simgnn.sim.engine.compiled import Compiled
 from simgnn.sim.network.flow_table import Ints
 
 _SENT = ("bytes_sent", "collective_bytes", "control_bytes", "messages")
-_FIELDS = ("rank", "epoch", "step", "op_id", "issued", "ended", *_SENT)
-EPOCH, TICKS = 1, (4, 5)
+_FIELDS = ("rank", "epoch", "step", "op_id", "issued", "started", "ended", *_SENT)
+EPOCH, TICKS = 1, (4, 5, 6)
 """Places among the fields of what differs between repetitions."""
 
 
@@ -67,7 +67,7 @@ class Recorder:
         return max([noted, *blocks])
 
     def add(self, row: tuple[int, ...]) -> None:
-        """Record one op: rank, epoch, step, op id, issue and end in ticks, then the four counts of what it sent."""
+        """Record one op: rank, epoch, step, op id; issue, start, end in ticks; the four counts of what it sent."""
         self._rows.append(row)
 
     def repeat(self, since: int, times: int, epochs: int, ticks: int) -> None:
@@ -150,8 +150,9 @@ def trace_columns(ticks: Mapping[str, Ints], started: Ints) -> dict[str, NDArray
 
 def start_ticks(ticks: Mapping[str, Ints], compiled: Compiled) -> Ints:
     """When the work of each op began, in ticks. An op of a group begins when the last rank of the group issues it, but
-    not after its own end (a member may finish before the last one arrives). Any other op begins when it is issued."""
-    started = ticks["issued"].copy()
+    not after its own end (a member may finish before the last one arrives). Any other op begins when it is issued, or
+    as its turn comes among the ranks of its host."""
+    started = ticks["started"].copy()
     # team of each (op id, rank), -1 where the op calls no group
     teams = np.full((len(compiled.program.ops), compiled.program.ranks), -1, dtype=np.int64)
     for template in compiled.templates.values():

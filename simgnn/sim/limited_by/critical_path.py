@@ -50,10 +50,12 @@ class _Walk:
         columns, self._sizes = simulation.columns, sizes
         self._begin, self._end = _window(simulation, epoch)
         near = np.flatnonzero((columns["issued_s"] < self._end) & (columns["ended_s"] > self._begin))
-        self._table = {name: columns[name][near] for name in ("rank", "epoch", "step", "op_id", "issued_s", "ended_s")}
+        self._table = {
+            name: columns[name][near] for name in ("rank", "epoch", "step", "op_id", "issued_s", "started_s", "ended_s")
+        }
         self._of_epoch = (self._table["epoch"] == epoch) & (self._table["step"] >= 0)
         self._ops = {op.op_id: (op, name) for name, t in simulation.compiled.templates.items() for op in t.ops}
-        self._calendar = simulation.program.calendar
+        self._in_turn = {name for name, stream in simulation.program.streams.items() if stream.in_turn}
         rank, ended = self._table["rank"], self._table["ended_s"]
         self._by_end = np.lexsort((ended, rank))
         self._ends = ended[self._by_end]
@@ -71,7 +73,8 @@ class _Walk:
         while row >= 0 and now > self._begin:
             seen.add(row)
             compiled, turn = self._op(row), self._turn(row)
-            rank, start = int(self._table["rank"][row]), float(self._table["issued_s"][row])
+            begins = "started_s" if compiled.op.stream in self._in_turn else "issued_s"
+            rank, start = int(self._table["rank"][row]), float(self._table[begins][row])
             last = self._last_to_arrive(row, compiled)
             if last is not None:
                 start = float(self._table["issued_s"][last])

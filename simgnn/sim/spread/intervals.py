@@ -215,7 +215,8 @@ class _Walk:
         issued, ended = np.full(program.ranks, np.nan), np.full(program.ranks, np.nan)
         runs[rank] = True
         issued[rank], ended[rank] = columns["issued_s"][rows], columns["ended_s"][rows]
-        busy[rank] = columns["ended_s"][rows] - columns["started_s" if meets else "issued_s"][rows]
+        waits = meets or program.streams[compiled.op.stream].in_turn
+        busy[rank] = columns["ended_s"][rows] - columns["started_s" if waits else "issued_s"][rows]
         seconds = self._parts[compiled.op_id].seconds(busy, len(self.origins.known))
         variance = np.sum((seconds * [origin.jitter or 0.0 for origin in self.origins.known]) ** 2, axis=1)
 
