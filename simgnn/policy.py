@@ -517,6 +517,11 @@ class Partitioner(Policy, ABC):
         """Options that were filled in from the devices of the ranks, by name, for ``plan/resolved.toml``."""
         return {}
 
+    @property
+    def drops_between_hosts(self) -> bool:
+        """Whether ranks do without all halo rows that ranks of other hosts own."""
+        return False
+
     @abstractmethod
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
         """Divide ``graph`` among P = len(hosts) ranks; a pure function of its arguments and the fields.

@@ -16,7 +16,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.device_fit import SHARES, FittedPartitioner, LayerWidths, PartMemory
-from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, DROPPED_ROWS, PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import Planned, plan
 from simgnn.planner.program_memory import fixed_bytes, program_bytes
 from simgnn.program.program import Program
@@ -102,7 +102,8 @@ def on_cpu(devices: Sequence[DeviceTimes]) -> NDArray[np.bool_]:
 class RankFit:
     """What a partitioner did to suit the device of a rank: its cost, in units of the partitioner, halo rows, edges and
     memory of the program in bytes, of the part as it was made and without the halo rows that it drops (``..._before``,
-    and after). ``budget_bytes``: memory of the device, less what is reserved."""
+    and after). Neither has edges between hosts where the partitioner drops those of all ranks. ``budget_bytes``: memory
+    of the device, less what is reserved."""
 
     rank: int
     device: str
@@ -131,8 +132,9 @@ def rank_fits(
     stats, hosts = artifact.stats, np.asarray(experiment.rank_hosts(), dtype=np.int64)
     base = partition_artifact(graph, policy.starts_from(hosts), hosts, experiment.seed, cache, progress)
     part_of = policy.placed(base.stats.edges, hosts, experiment.seed)
-    cut, lost, gone = (stats.tables[name] for name in ("cut_edges", DROPPED_EDGES, DROPPED_ROWS))
-    halo, cpu = stats.halo_rows(), on_cpu(policy.devices)
+    cut = stats.tables["cut_edges"]
+    halo, halo_before, cpu = stats.halo_rows(), base.stats.halo_rows()[part_of], on_cpu(policy.devices)
+    lost = base.stats.edges[part_of] - stats.edges
     before = policy.costs(stats.rows, stats.edges + lost, cut + lost, hosts)
     after = policy.costs(stats.rows, stats.edges, cut, hosts)
     memory_before = program_bytes(_planned(experiment, base.stats).program, cpu)[part_of]
@@ -143,7 +145,7 @@ def rank_fits(
             device=policy.devices[rank].device,
             cost_before=float(before[rank]),
             cost=float(after[rank]),
-            halo_rows_before=int(halo[rank] + gone[rank]),
+            halo_rows_before=int(halo_before[rank]),
             halo_rows=int(halo[rank]),
             edges_before=int(stats.edges[rank] + lost[rank]),
             edges=int(stats.edges[rank]),

@@ -19,6 +19,7 @@ from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHA
 from simgnn.partition.statistics.partition_stats import (
     BASE,
     DEGREES,
+    DROPPED_BETWEEN,
     DROPPED_EDGES,
     DROPPED_ROWS,
     PartitionStats,
@@ -192,7 +193,8 @@ class TableForm:
 def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
     """Return the expected form of every table that a partition of this size may have, by name."""
     P, facts = stats.ranks, stats.facts
-    one_a_rank = dict.fromkeys((*SPARSE[1:3], "cut_edges", SHARED, DROPPED_EDGES, DROPPED_ROWS), TableForm((P,)))
+    dropped = (DROPPED_EDGES, DROPPED_ROWS, DROPPED_BETWEEN)
+    one_a_rank = dict.fromkeys((*SPARSE[1:3], "cut_edges", SHARED, *dropped), TableForm((P,)))
     gone = dropped_edges(stats.tables)
     less = " less dropped edges" if gone else ""
     batches = chunk_tables.batches_in(stats.tables) or 0
