@@ -184,29 +184,33 @@ class Rapa(FittedPartitioner, HostParts):
         # this loads Numba, which checking an experiment does not need
         from simgnn.partition.algorithms.rapa import prune
 
+        budgets = self.budgets()
+
         def fits(place: int, count: int) -> bool:
             rank = int(ranks[place])
-            return (
-                self._needed(halos[place], count, int(part_of[rank])) <= self._known_devices(hosts)[rank].memory_bytes
-            )
+            return self._needed(halos[place], count, int(part_of[rank])) <= int(budgets[rank])
 
         return prune(costs, [halo.removed_edges for halo in halos], fits, self.eps_rel, self.max_passes)
 
     def _needed(self, halo: "Halo", count: int, part: int) -> float:
-        """Return the bytes that a part needs without ``count`` rows of its halo, what is reserved included; 0 where it
-        is known to fit."""
+        """Return the bytes that the program needs for a part without ``count`` rows of its halo; 0 where it is known to
+        fit."""
         if self.memory is None:
             return 0.0
-        return self.memory[part].without(count, int(halo.removed_edges[count]), halo.rows) + self.reserve_bytes
+        return self.memory[part].without(count, int(halo.removed_edges[count]), halo.rows)
 
     def _check_memory(self, halos: Sequence["Halo"], removed: IntArray, part_of: IntArray, hosts: IntArray) -> None:
         """Raise :class:`ShortMemoryError` for every rank whose part does not fit without any halo row."""
-        devices, problems = self._known_devices(hosts), []
+        budgets, problems = self.budgets(), []
         for rank, (halo, count) in enumerate(zip(halos, removed.tolist(), strict=True)):
-            needed, budget = self._needed(halo, count, int(part_of[rank])), devices[rank].memory_bytes
+            needed, budget = self._needed(halo, count, int(part_of[rank])), int(budgets[rank])
             if needed <= budget or self.memory is None:
                 continue
-            fixed = self.memory[int(part_of[rank])].fixed_bytes + self.reserve_bytes
+            if not (self.budget_bytes and budget == self.budget_bytes):
+                # of its device: what is reserved counts as needed there
+                needed, budget = needed + self.reserve_bytes, budget + self.reserve_bytes
+            reserved = int(budget - budgets[rank])
+            fixed = self.memory[int(part_of[rank])].fixed_bytes + reserved
             if budget > fixed:
                 workable = f"P >= {ceil(len(hosts) * (needed - fixed) / (budget - fixed))}"
             else:
