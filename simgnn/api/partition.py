@@ -11,7 +11,7 @@ import numpy as np
 from simgnn.analysis.hit_rates import HitRates, hit_rates
 from simgnn.api.experiments import PathLike, path_of
 from simgnn.api.predict import default_cluster, known_profile
-from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES, CachesHalo
+from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES, MOST_ROWS_IN_FILE, CachesHalo, numbered
 from simgnn.emit.halo_cache.membership import HaloRows
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
@@ -342,10 +342,8 @@ def make_partitions(
         loaded, artifact = fitted_partition(with_transfer_rates(loaded, profile), graph, None, shown, profile)
         chunks = obtain_chunks(loaded, graph, artifact, None, shown) if loaded.partition.chunked else None
         cut = artifact.kind == "edge-cut"
-        degrees = {DEGREES: degree_table(graph.csr)} if cut and stats is not None else {}
-        made_by = loaded.partition.resolved(loaded.seed).stated()
-        tables = {**artifact.stats.tables, **degrees, **({} if chunks is None else chunks.tables)}
-        statistics.append(replace(artifact.stats, made_by=made_by, tables=tables))
+        if stats is not None:
+            statistics.append(_counted(loaded, graph, artifact, chunks, shown))
         report = PartitionReport(
             graph=graph.name,
             vertices=graph.vertices,
@@ -369,6 +367,25 @@ def make_partitions(
         make_parent(stats)
         save_partitions(statistics, stats)
     return tuple(reports)
+
+
+def _counted(
+    experiment: Experiment, graph: Graph, artifact: PartitionArtifact, chunks: ChunkArtifact | None, progress: Progress
+) -> PartitionStats:
+    """Return the statistics of a partition as a file holds them: with what made it, the degrees of the graph, its
+    chunks and, if the experiment caches halo rows, the vertices of these."""
+    tables = {**artifact.stats.tables, **({} if chunks is None else chunks.tables)}
+    if artifact.kind == "edge-cut":
+        tables[DEGREES] = degree_table(graph.csr)
+        rows = int(artifact.stats.halo.rows.sum())
+        if experiment.freshness.caches_halo and rows <= MOST_ROWS_IN_FILE:
+            tables[HALO_VERTICES] = numbered(full_graph_stats(experiment, artifact).tables[HALO_VERTICES])
+        elif experiment.freshness.caches_halo:
+            progress.stage(
+                f"statistics: {rows:,} halo rows are more than the {MOST_ROWS_IN_FILE:,} whose vertices a file lists: "
+                "caches cannot be predicted from this one"
+            )
+    return replace(artifact.stats, made_by=experiment.partition.resolved(experiment.seed).stated(), tables=tables)
 
 
 def _profile_of(experiment: Experiment) -> Profile | None:
