@@ -143,8 +143,8 @@ class HaloCaches:
             raise ConfigError(
                 f"freshness.kind: got '{kind}', which caches halo rows, but the statistics of '{stats.facts.name}' "
                 f"have no table '{HALO_VERTICES}', which says whose halo rows are the same vertex: make the file anew "
-                f"with this freshness (simgnn partition EXPERIMENT --set freshness.kind={kind} --stats FILE), which then "
-                "serves every capacity, or cache no rows"
+                f"with this freshness, which then serves every capacity (simgnn partition EXPERIMENT --set freshness."
+                f"kind={kind} --stats FILE), or cache no rows"
             )
         halo = HaloRows.of(stats.halo, np.asarray(stats.tables[HALO_VERTICES]), stats.hosts)
         if shares:

@@ -311,7 +311,8 @@ def test_a_ranks_peak_is_predicted_within_a_tenth(system: str, ranks: int, setti
 
 WIDE = ["graph.feature_width=128", "partition.kind=random"]
 LEVELS = (
-    ["placement.device_rows=1.0"], ["placement.host_rows=1.0"], ["placement.device_rows=0.5", "placement.host_rows=0.5"],
+    ["placement.device_rows=1.0"], ["placement.host_rows=1.0"],
+    ["placement.device_rows=0.5", "placement.host_rows=0.5"],
     ["placement.device_rows=3000", "placement.host_rows=9000", "communication.resend_inputs=true"],
     ["placement.device_rows=0.3", "placement.host_rows=0.8", "model.kind=gat", "model.order=auto"],
 )  # fmt: skip
