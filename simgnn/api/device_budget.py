@@ -9,6 +9,7 @@ from simgnn.errors import ConfigError, HardwareError, ShortMemoryError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
+from simgnn.planner.cache_capacity import with_capacities
 from simgnn.planner.device_budget import shortfall
 from simgnn.planner.largest_cache import largest_caches
 from simgnn.planner.make_plan import plan
@@ -37,7 +38,8 @@ def check_device_budget(prepared: Prepared, chosen: ChosenProfile | None, progre
         return
 
     def fits(other: Experiment) -> bool:
-        needed = program_bytes(plan(other, prepared.stats).program, _on_cpu(experiment, chosen))
+        fitted = with_capacities(other, prepared.stats, chosen.profile)[0]
+        needed = program_bytes(plan(fitted, prepared.stats).program, _on_cpu(experiment, chosen))
         return not shortfall(other, needed)
 
     remedy = ""

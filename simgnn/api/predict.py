@@ -20,6 +20,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level
 from simgnn.hardware.profile.library import calibration_path
 from simgnn.hardware.profile.profile import Profile, load_profile
+from simgnn.planner.cache_capacity import with_capacities
 from simgnn.planner.device_budget import shortfall
 from simgnn.planner.directory import write_run_directory
 from simgnn.planner.largest_cache import largest_caches
@@ -200,7 +201,7 @@ def _smaller_caches(prepared: Prepared, machine: Machine) -> str:
         return ""
 
     def fits(experiment: Experiment) -> bool:
-        program = plan(experiment, prepared.stats).program
+        program = plan(with_capacities(experiment, prepared.stats, machine.profile)[0], prepared.stats).program
         epochs = min(experiment.train.epochs, 2)  # one that fills the caches, and one that reads them
         found = simulate(program, machine, stats=prepared.stats, epochs=epochs, evaluate_every=epochs)
         return found.status == "ok" and not shortfall(experiment, found.memory.own)

@@ -68,9 +68,10 @@ def staged_bytes(program: Program) -> IntArray:
 
 
 def _in_space(program: Program, space: str) -> IntArray:
-    everywhere, total = np.ones(program.ranks, np.bool_), np.zeros(program.ranks, np.int64)
-    for name, buffer in program.buffers.items():
-        total += _bytes(program, name, everywhere) if buffer.space == space else 0
+    total = np.zeros(program.ranks, np.int64)
+    for buffer in program.buffers.values():
+        if buffer.space == space:
+            total += program.sizes.most(buffer.rows) * (buffer.row_bytes * buffer.depth)
     return total
 
 

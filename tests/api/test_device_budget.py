@@ -85,6 +85,16 @@ def test_one_byte_below_the_prediction_is_refused_in_both_backends(system: str, 
         assert "host_rows = 0.5" in text or system != "caches", "shared memory is not the device's"
 
 
+def test_the_largest_cache_is_named_beside_one_that_takes_what_is_left(tmp_path: Path) -> None:
+    mixed = ["placement.device_rows=400", "placement.host_rows=adaptive", "placement.device_bytes=100000"]
+    experiment = of("caches", *mixed)
+    message = predict(experiment, SILENT, limits=False).result.message
+    with pytest.raises(ShortMemoryError) as refused:
+        prepare_run(experiment, tmp_path / "run", SILENT)
+    assert refused.value.problems == [message]
+    assert "it would not fit without a cache of halo rows, either" in message
+
+
 def test_commands_end_with_status_3_and_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["vanilla", "--ranks", "2", "--hardware", CPU, "--set", "placement.device_bytes=1000", "--epochs", "2"]
     words += [word for setting in GRAPH for word in ("--set", setting)]
