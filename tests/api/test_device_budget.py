@@ -91,7 +91,7 @@ def test_the_largest_cache_is_named_beside_one_that_takes_what_is_left(tmp_path:
     message = predict(experiment, SILENT, limits=False).result.message
     with pytest.raises(ShortMemoryError) as refused:
         prepare_run(experiment, tmp_path / "run", SILENT)
-    assert refused.value.problems == [message]
+    assert list(refused.value.problems) == [message]
     assert "it would not fit without a cache of halo rows, either" in message
 
 
