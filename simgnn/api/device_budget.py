@@ -10,11 +10,10 @@ from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.planner.cache_capacity import with_capacities
-from simgnn.planner.device_budget import shortfall
 from simgnn.planner.largest_cache import largest_caches
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import Prepared
-from simgnn.planner.program_memory import program_bytes
+from simgnn.planner.program_memory import program_bytes, shortfall
 from simgnn.program.sizes import IntArray
 from simgnn.progress import Progress
 

@@ -21,11 +21,11 @@ from simgnn.hardware.price.work import choose_level
 from simgnn.hardware.profile.library import calibration_path
 from simgnn.hardware.profile.profile import Profile, load_profile
 from simgnn.planner.cache_capacity import with_capacities
-from simgnn.planner.device_budget import shortfall
 from simgnn.planner.directory import write_run_directory
 from simgnn.planner.largest_cache import largest_caches
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
+from simgnn.planner.program_memory import shortfall
 from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
 from simgnn.progress import Progress

@@ -1,10 +1,12 @@
-"""Memory of a program without a simulation: peaks of its buffers and scratch, with ops in program order."""
+"""Memory of a program without a simulation: peaks of its buffers and scratch, with ops in program order; and whether
+devices hold no more than their budget."""
 
 from collections.abc import Set
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simgnn.experiment.schema import Experiment
 from simgnn.program.program import (
     Program,
     Template,
@@ -102,3 +104,15 @@ def _spans(template: Template, names: Set[str], received: Set[str], ranks: int) 
             first[here] = np.minimum(first[here], begin)
             last[here] = np.maximum(last[here], position)
     return spans
+
+
+def shortfall(experiment: Experiment, held: IntArray) -> str:
+    """Describe which rank needs more than the budget of the experiment, how much, and what to do; "" if none does or
+    there is no budget. ``held`` int64 [P]: the most bytes that each rank's device holds."""
+    budget, most = experiment.placement.device_bytes, int(held.max())
+    if not budget or most <= budget:
+        return ""
+    return (
+        f"placement.device_bytes: rank {int(held.argmax())} needs {most:,} B on its device, budget {budget:,} B; "
+        f"expected at least {most:,} B, more ranks (--ranks) or narrower layers (model.hidden)"
+    )
