@@ -517,6 +517,11 @@ class Partitioner(Policy, ABC):
         """Options that were filled in from the devices of the ranks, by name, for ``plan/resolved.toml``."""
         return {}
 
+    @property
+    def drops_between_hosts(self) -> bool:
+        """Whether ranks do without all halo rows that ranks of other hosts own."""
+        return False
+
     @abstractmethod
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
         """Divide ``graph`` among P = len(hosts) ranks; a pure function of its arguments and the fields.
@@ -622,9 +627,17 @@ Capacity = int | float | str | tuple[int, ...]
 
 
 class PlacementTraits(Serving):
-    """The properties of a placement that other choices may ask for."""
+    """The properties of a placement that other choices may ask for.
+
+    ``device_bytes``: the budget of every rank, of all that its device holds. An experiment that needs more, by the
+    prediction of its memory, is refused before it trains. A rank on a CPU holds whatever it allocates, except memory
+    that the ranks of its host share."""
 
     slot: ClassVar[str] = "placement"
+
+    device_bytes: int = Field(
+        default=0, ge=0, le=2**62, description="bytes that each rank may hold on its device; 0: all that the device has"
+    )
 
     def device_capacities(self, halo_rows: IntArray) -> IntArray:
         """The number of halo rows that the device of each rank may cache, int64 [P], of the ``halo_rows`` that each

@@ -8,7 +8,8 @@ memory. The first evaluation, which may hold more, is measured in the same way, 
 
 Pages of files do not count, since ranks share them and the system may drop them: code that is read on its first call,
 memory-mapped batches and lists. Their number grows, also after the peak of an epoch, so they are subtracted from the
-mark whenever an op ends. Memory that the ranks of a host share counts on its first rank only. The resident peak is that
+mark whenever an op ends, and so are pages of memory that the ranks of a host share. That memory is told apart, on the
+first rank of its host, by the size of its mappings, all pages of which are allocated at once. The resident peak is that
 of all other epochs, with freed blocks kept, and includes the allocator's slack and pages of files.
 
 The idle process has loaded its libraries and its program, made its process groups and threads, run every kernel once,
@@ -43,6 +44,7 @@ from executor.memory.allocator import (
     make_room,
     release_free_memory,
 )
+from executor.store.shared import SEGMENTS as SHARED
 
 if TYPE_CHECKING:
     from executor.rank.lanes import Record
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 STATUS = Path("/proc/self/status")
 CLEAR = Path("/proc/self/clear_refs")
+MAPS = Path("/proc/self/maps")
 PIECE = 2**30
 """Bytes of one block when memory is touched in advance: blocks above 2 GiB are always mapped."""
 DRIFT = 32 * PAGE * (psutil.cpu_count() or 1)
@@ -70,17 +73,19 @@ class PeakMemory:
     :meth:`note` after each op, :meth:`reset` after the first epoch, and :meth:`start_again` and :meth:`reset` around
     the first evaluation.
 
-    ``baseline``: resident bytes of the idle process; ``idle``: ``baseline`` without pages of files. ``method``: how the
-    resident peak was measured. ``allocated``: peak with blocks of a page or more mapped; None where it is not possible
-    or not yet known. ``resident``: highest resident memory before :meth:`start_again`. ``measures``: whether such
-    blocks are mapped now, so that :meth:`note` counts. ``_mark``: high-water mark at the last note. ``holes``:
-    addresses of blocks that fill holes in the heap. ``room``: room for small objects. ``processes``: how many share
-    this machine's free memory. ``first``: whether this rank is the first of its host, on which shared memory counts.
+    ``baseline``: resident bytes of the idle process; ``idle``: ``baseline`` without pages of files and of shared
+    memory; ``idle_shared``: the latter. ``method``: how the resident peak was measured. ``allocated``: peak with blocks
+    of a page or more mapped, without shared memory; None where it is not possible or not yet known. ``resident``:
+    highest resident memory before :meth:`start_again`. ``measures``: whether such blocks are mapped now, so that
+    :meth:`note` counts. ``_mark``: high-water mark at the last note. ``holes``: addresses of blocks that fill holes in
+    the heap. ``room``: room for small objects. ``processes``: how many share this machine's free memory. ``first``:
+    whether this rank is the first of its host, on which shared memory counts.
     """
 
     device: torch.device
     baseline: int = 0
     idle: int = 0
+    idle_shared: int = 0
     method: str = ""
     allocated: int | None = None
     holes: list[int] = field(default_factory=list)
@@ -109,8 +114,9 @@ class PeakMemory:
             release_free_memory()
             room, holes = make_room(), fill_holes()
         baseline = _status("VmRSS") or _usage()
-        idle = baseline - (_status("RssFile") or 0) - (0 if first else _status("RssShmem") or 0)
-        return cls(device, baseline, idle, "", 0 if mapped else None, holes, room, processes, first)
+        shared = _status("RssShmem") or 0
+        idle = baseline - (_status("RssFile") or 0) - shared
+        return cls(device, baseline, idle, shared, "", 0 if mapped else None, holes, room, processes, first)
 
     def start(self) -> None:
         """Start measuring before the first epoch, so that the set-up does not count."""
@@ -138,8 +144,8 @@ class PeakMemory:
         self._mark = 0
 
     def _elsewhere(self, status: Mapping[str, int]) -> int:
-        """Return resident bytes that do not count: the idle process, pages of files, memory shared by another rank."""
-        return status.get("RssFile", 0) + (0 if self.first else status.get("RssShmem", 0)) + self.idle
+        """Return resident bytes that do not count: the idle process, pages of files, memory that ranks share."""
+        return status.get("RssFile", 0) + status.get("RssShmem", 0) + self.idle
 
     def start_again(self) -> bool:
         """Map large blocks again before the first evaluation, until :meth:`reset`; return whether that is possible."""
@@ -187,17 +193,32 @@ class PeakMemory:
                 library.free(self.holes.pop())
 
     def peak_bytes(self) -> int:
-        """Return the peak of allocated memory, or of resident memory where the former is unknown; at least 0."""
+        """Return the peak of allocated memory, or of resident memory where the former is unknown; at least 0. On a CPU
+        memory that the ranks of a host share counts on the first of them."""
+        if self.device.type == "cuda" or not self.allocated:
+            return self.device_bytes()
+        return self.allocated + self.shared_bytes()
+
+    def device_bytes(self) -> int:
+        """Return the part of :meth:`peak_bytes` that the device of this rank holds: all but memory that ranks share,
+        where the two can be told apart."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         return self.allocated or self.resident_bytes()
+
+    def shared_bytes(self) -> int:
+        """Return the bytes of memory that this rank shares with others of its host, on the first of them; 0 on the
+        others."""
+        if not self.first:
+            return 0
+        return max(_mapped(SHARED), (_status("RssShmem") or 0) - self.idle_shared)
 
     def peak_method(self) -> str:
         if self.allocated:
             return (
                 "VmHWM of the first epoch and of the first evaluation with blocks of a page or more mapped, room for "
                 "smaller ones in the idle process, less pages of files, "
-                "the idle process and, but on its host's first rank, shared memory"
+                "the idle process and shared memory; on its host's first rank the latter's size is added"
             )
         return self.method
 
@@ -262,6 +283,20 @@ def _statuses() -> dict[str, int]:
         return {}
     pairs = (line.split(":") for line in lines if line.startswith(("Vm", "Rss")))
     return {name: int(value.split()[0]) * 1024 for name, value in pairs}
+
+
+def _mapped(prefix: str) -> int:
+    """Return the bytes of this process's mappings of files whose path begins with ``prefix``; each page once."""
+    try:
+        lines = MAPS.read_text().splitlines()
+    except OSError:
+        return 0
+    spans = set()
+    for fields in (line.split(maxsplit=5) for line in lines):
+        if len(fields) == 6 and fields[5].startswith(prefix):
+            low, high = (int(end, 16) for end in fields[0].split("-"))
+            spans.add((fields[4], int(fields[2], 16), high - low))
+    return sum(nbytes for _, _, nbytes in spans)
 
 
 def _usage() -> int:

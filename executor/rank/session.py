@@ -45,7 +45,7 @@ from simgnn.program.kinds import OpKind
 from simgnn.program.program import steps_that_write
 from simgnn.record.early_stop import Patience, regular
 from simgnn.record.logs import check_log
-from simgnn.record.memory import result_fields
+from simgnn.record.memory import over_budget, result_fields
 from simgnn.record.result import EarlyStop
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
@@ -323,7 +323,10 @@ class Session:
         """Write checkpoint, model and records after ``done`` epochs; ``ended``: why there were not more."""
         plan, world = self.plan, self.world
         memory = self.memory
-        held = (memory.peak_bytes(), memory.resident_bytes(), memory.baseline, memory.capacity_bytes())
+        held = (
+            memory.peak_bytes(), memory.device_bytes(), memory.shared_bytes(), memory.resident_bytes(), memory.baseline,
+            memory.capacity_bytes(),
+        )  # fmt: skip
         self.memory.close()
         # a run that is ended after the checkpoint finds the times of its last epochs in this trace alone
         self._write_down(force=True)
@@ -339,9 +342,12 @@ class Session:
         self.notes.close()
         gathered = zip(*world.gather([float(number) for number in held]), strict=True)
         self.energy.stop()  # no rank trains any more, no device computes
-        names = "peak_memory_bytes", "resident_memory_bytes", "idle_memory_bytes", "capacity_bytes"
+        names = (
+            "peak_memory_bytes", "device_memory_bytes", "shared_memory_bytes", "resident_memory_bytes",
+            "idle_memory_bytes", "capacity_bytes",
+        )  # fmt: skip
         numbers = {name: [int(number) for number in ranks] for name, ranks in zip(names, gathered, strict=True)}
-        fields = result_fields(numbers, plan.program.hosts, world.device.type == "cuda")
+        fields = result_fields(numbers, plan.program.hosts, world.device.type == "cuda", plan.device_bytes)
         apart = {name: apart.pairs for name, apart in self.context.apart.items()}
         lost = f"the run was resumed: energy of its first {self.start} epochs was not kept" if self.start else ""
         with writing(plan.trace):
@@ -356,6 +362,7 @@ class Session:
                     world.fetch_file(path, source)
         if world.rank == 0:
             notes = one_machine_notes(plan.program.hosts, world.hosts)
+            notes += over_budget(plan.device_bytes, numbers["device_memory_bytes"])
             notes += [FILLED_LATE.format(epoch) for epoch in self._filled_late]
             with writing(plan.root):
                 write_report(

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class RunPlan:
     """``plan/plan.json`` of a run directory, checked. ``train``: the fields of ``[train]``; ``policies``: those
     that act while training, by slot; ``batches``: settings of mini-batches, None in full-graph training; ``continues``:
-    digests of earlier programs of this run, of fewer epochs; ``class_names``: of classes, or none. ``dropped_edges``,
-    ``notes``: what results must say of the partition."""
+    digests of earlier programs of this run, of fewer epochs; ``class_names``: of classes, or none. ``device_bytes``:
+    the budget of each rank's device (0: none). ``dropped_edges``, ``notes``: what results must say of the
+    partition."""
 
     root: Path
     name: str
@@ -46,6 +47,7 @@ class RunPlan:
     batches: BatchesTable | None = None
     continues: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    device_bytes: int = 0
     dropped_edges: DroppedEdges | None = None
     notes: tuple[str, ...] = ()
 
@@ -84,6 +86,7 @@ class RunPlan:
             batches=plan.batches,
             continues=plan.continues,
             class_names=plan.class_names,
+            device_bytes=plan.device_bytes,
             dropped_edges=plan.dropped_edges,
             notes=plan.notes,
         )

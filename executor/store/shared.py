@@ -27,6 +27,8 @@ from simgnn.errors import BackendError
 from simgnn.units import format_quantity
 
 FOLDER = Path("/dev/shm")
+SEGMENTS = f"{FOLDER}/simgnn-"
+"""How the paths of shared memory begin, also in the list of a process's mappings."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.ENOMEM, errno.EDQUOT})
 TRACKED = "shared_memory"
 ALIGNED_TO = 64
@@ -38,7 +40,7 @@ def named_segment(nbytes: int) -> Iterator[str]:
     """Create shared memory of ``nbytes`` zeros (at least one) and yield its name, which is removed when the block ends.
     All pages are allocated at once; otherwise a host short of memory would end a rank by SIGBUS later. Raises
     :class:`BackendError` if /dev/shm is missing or too small."""
-    name = f"simgnn-{os.getpid()}-{secrets.token_hex(8)}"
+    name = Path(f"{SEGMENTS}{os.getpid()}-{secrets.token_hex(8)}").name
     resource_tracker.register(f"/{name}", TRACKED)
     try:
         _allocate(FOLDER / name, max(1, nbytes))

@@ -11,7 +11,7 @@ import numpy as np
 from simgnn.analysis.hit_rates import HitRates, hit_rates
 from simgnn.api.experiments import PathLike, path_of
 from simgnn.api.predict import default_cluster, known_profile
-from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES, CachesHalo
+from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES, MOST_ROWS_IN_FILE, CachesHalo, numbered
 from simgnn.emit.halo_cache.membership import HaloRows
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
@@ -31,8 +31,10 @@ from simgnn.partition.partition import partitioned
 from simgnn.partition.statistics.file import save_partitions
 from simgnn.partition.statistics.partition_stats import (
     DEGREES,
+    DROPPED_BETWEEN,
     DROPPED_EDGES,
     DROPPED_ROWS,
+    PartitionStats,
     Quality,
     TypeBalance,
     degree_table,
@@ -51,7 +53,7 @@ from simgnn.report.results import amount, seconds
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTS = ("balances", "types", "fit", "hit_rates", "chunks")
+LISTS = ("balances", "types", "fit", "hit_rates", "chunks", "dropped")
 """Figures that have a table of their own."""
 CONNECTIONS = {
     f"{key}_{measure}": f"connections {where}, {text}"
@@ -97,6 +99,18 @@ class Fit:
         return {"status": self.status, "devices": devices, "ranks": [asdict(rank) for rank in self.ranks]}
 
 
+@dataclass(frozen=True)
+class DroppedFromRank:
+    """What a rank does without, as its partitioner dropped halo rows: ``edges`` in-edges of its own rows,
+    ``edges_between_hosts`` of them from vertices of another host, and ``halo_rows``."""
+
+    rank: int
+    edges: int
+    edges_between_hosts: int
+    halo_rows: int
+
+
+DROPPED_COLUMNS = ("rank", "dropped edges", "of them between hosts", "dropped halo rows")
 DEVICE_COLUMNS = ("rank", "device", "dense product", "sparse product", "from host", "to host", "inside", "memory")
 FIT_COLUMNS = (
     "rank", "cost before", "cost", "halo rows before", "halo rows", "edges before", "edges", "memory before", "memory",
@@ -137,9 +151,9 @@ class PartitionReport:
     """A partition that is kept at ``path``, and its quality. ``kind``: "edge-cut" or "vertex-cut"; ``balances``: of
     this partition and, if asked for, of what else its partitioner may balance; ``types``: balance by type of vertex.
     Both are None for a vertex-cut. ``fit``: what was done to suit the devices of the ranks (None: the partitioner does
-    not look at them). ``hit_rates``: of caches of halo rows, for several capacities; None where freshness keeps none.
-    ``made_now``: it was not kept already. ``chunks``: of a partitioner that divides partitions into chunks, else
-    None."""
+    not look at them). ``dropped``: what each rank does without (None: the partitioner drops nothing). ``hit_rates``:
+    of caches of halo rows, for several capacities; None where freshness keeps none. ``made_now``: it was not kept
+    already. ``chunks``: of a partitioner that divides partitions into chunks, else None."""
 
     graph: str
     vertices: int
@@ -156,6 +170,7 @@ class PartitionReport:
     path: Path
     hit_rates: tuple[HitRates, ...] | None = None
     chunks: Chunks | None = None
+    dropped: tuple[DroppedFromRank, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as plain values for JSON."""
@@ -166,8 +181,10 @@ class PartitionReport:
         fit = {} if self.fit is None else {"fit": self.fit.as_dict()}
         caches = {} if self.hit_rates is None else {"hit_rates": [asdict(rates) for rates in self.hit_rates]}
         chunks = {} if self.chunks is None else {"chunks": self.chunks.as_dict()}
+        dropped = {} if self.dropped is None else {"dropped": [asdict(rank) for rank in self.dropped]}
         quality = self.quality.as_dict()
-        return {**plain, **quality, "balances": balances, "types": types, **fit, **caches, **chunks, **kept}
+        lists = {**fit, **dropped, **caches, **chunks}
+        return {**plain, **quality, "balances": balances, "types": types, **lists, **kept}
 
     def table(self, by: Literal["partition", "type", "balance"] = "partition") -> "pd.DataFrame":
         """Return the figures of the partition as one row, to be concatenated with others, or a row for each type of
@@ -233,6 +250,10 @@ class PartitionReport:
                 ]
             )
         return [*FIT_COLUMNS, *(f"cost: {other.choice}" for other in others)], rows
+
+    def dropped_lines(self) -> list[list[str]]:
+        """Return the cells of ``DROPPED_COLUMNS`` as text, for each rank."""
+        return [[f"{number:,}" for number in asdict(rank).values()] for rank in self.dropped or ()]
 
     def hit_rate_lines(self) -> list[list[str]]:
         """Return the cells of ``HIT_RATE_COLUMNS`` as text, for each capacity."""
@@ -321,10 +342,8 @@ def make_partitions(
         loaded, artifact = fitted_partition(with_transfer_rates(loaded, profile), graph, None, shown, profile)
         chunks = obtain_chunks(loaded, graph, artifact, None, shown) if loaded.partition.chunked else None
         cut = artifact.kind == "edge-cut"
-        degrees = {DEGREES: degree_table(graph.csr)} if cut and stats is not None else {}
-        made_by = loaded.partition.resolved(loaded.seed).stated()
-        tables = {**artifact.stats.tables, **degrees, **({} if chunks is None else chunks.tables)}
-        statistics.append(replace(artifact.stats, made_by=made_by, tables=tables))
+        if stats is not None:
+            statistics.append(_counted(loaded, graph, artifact, chunks, shown))
         report = PartitionReport(
             graph=graph.name,
             vertices=graph.vertices,
@@ -341,12 +360,32 @@ def make_partitions(
             path=artifact.path,
             hit_rates=_hit_rates(loaded, artifact) if cut and loaded.freshness.caches_halo else None,
             chunks=None if chunks is None else _chunks(loaded, graph, artifact, chunks, alternatives, shown.stage),
+            dropped=_dropped(artifact.stats),
         )
         reports.append(report)
     if stats is not None:
         make_parent(stats)
         save_partitions(statistics, stats)
     return tuple(reports)
+
+
+def _counted(
+    experiment: Experiment, graph: Graph, artifact: PartitionArtifact, chunks: ChunkArtifact | None, progress: Progress
+) -> PartitionStats:
+    """Return the statistics of a partition as a file holds them: with what made it, the degrees of the graph, its
+    chunks and, if the experiment caches halo rows, the vertices of these."""
+    tables = {**artifact.stats.tables, **({} if chunks is None else chunks.tables)}
+    if artifact.kind == "edge-cut":
+        tables[DEGREES] = degree_table(graph.csr)
+        rows = int(artifact.stats.halo.rows.sum())
+        if experiment.freshness.caches_halo and rows <= MOST_ROWS_IN_FILE:
+            tables[HALO_VERTICES] = numbered(full_graph_stats(experiment, artifact).tables[HALO_VERTICES])
+        elif experiment.freshness.caches_halo:
+            progress.stage(
+                f"statistics: {rows:,} halo rows are more than the {MOST_ROWS_IN_FILE:,} whose vertices a file lists: "
+                "caches cannot be predicted from this one"
+            )
+    return replace(artifact.stats, made_by=experiment.partition.resolved(experiment.seed).stated(), tables=tables)
 
 
 def _profile_of(experiment: Experiment) -> Profile | None:
@@ -385,6 +424,15 @@ def _chunks(
     return Chunks(tuple(found), policy.rates, kept.made, kept.digest, kept.path)
 
 
+def _dropped(stats: PartitionStats) -> tuple[DroppedFromRank, ...] | None:
+    """Return what each rank does without; None for a partitioner that drops nothing."""
+    if DROPPED_EDGES not in stats.tables:
+        return None
+    none = np.zeros(stats.ranks, dtype=np.int64)
+    counts = (stats.tables[DROPPED_EDGES], stats.tables.get(DROPPED_BETWEEN, none), stats.tables[DROPPED_ROWS])
+    return tuple(DroppedFromRank(rank, *map(int, each)) for rank, each in enumerate(zip(*counts, strict=True)))
+
+
 def _hit_rates(experiment: Experiment, artifact: PartitionArtifact) -> tuple[HitRates, ...]:
     """Compute the hit rates of caches of halo rows in the partition ``artifact``, for several capacities."""
     stats = full_graph_stats(experiment, artifact)
@@ -412,7 +460,8 @@ def _balances(
                 continue
         else:
             owner = artifact.partition.owner
-        loads = rank_loads(graph, owner, artifact.ranks, weights)
+        apart = hosts if place and policy.drops_between_hosts else None
+        loads = rank_loads(graph, owner, artifact.ranks, weights, apart)
         if not place and DROPPED_EDGES in artifact.stats.tables:
             gone, lost = (artifact.stats.tables[name] for name in (DROPPED_ROWS, DROPPED_EDGES))
             loads = loads.without(gone, lost, weights.get("edges", 0.0))

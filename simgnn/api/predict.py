@@ -1,7 +1,7 @@
 """Predicts an experiment by simulation, and writes the run directory of a prediction."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,16 +20,19 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level
 from simgnn.hardware.profile.library import calibration_path
 from simgnn.hardware.profile.profile import Profile, load_profile
+from simgnn.planner.cache_capacity import with_capacities
 from simgnn.planner.directory import write_run_directory
 from simgnn.planner.largest_cache import largest_caches, without_caches
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
+from simgnn.planner.program_memory import shortfall
 from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
 from simgnn.progress import Progress
 from simgnn.record.batches import batch_table, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.epoch_kinds import kinds_of, typical
+from simgnn.record.memory import budget_peak
 from simgnn.record.result import (
     STATED_DECISIONS,
     WEIGHTED_SUMS,
@@ -167,8 +170,10 @@ def predict(
     with reported(getattr(experiment, slot) for slot in SLOTS):
         found = find_activity(prepared, activity, record)
         progress.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
-        again = _simulation_of(prepared, found, threads)
+        again = simulation_of(prepared, found, threads)
         simulation = again.simulate(machine, experiment.train.epochs)
+        if short := shortfall(experiment, simulation.memory.own):
+            simulation = replace(simulation, status="oom", message=short)
         spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
         limited_by = None
         if limits and simulation.status == "ok":
@@ -188,7 +193,7 @@ def predict(
     evaluation = None
     apart = any(getattr(experiment, slot).evaluates_apart for slot in SLOTS)
     if apart and not experiment.train.eval_every and simulation.status == "ok":
-        evaluation = _evaluation_cost(experiment, simulation, _simulation_of(prepared, found, threads, 1), machine)
+        evaluation = _evaluation_cost(experiment, simulation, simulation_of(prepared, found, threads, 1), machine)
     stages = _stage_times(prepared, machine, simulation, spread, compared=limits) if simulation.status == "ok" else None
     result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation, "stages": stages})
     return Prediction(result, None, prepared, chosen, simulation, spread)
@@ -200,9 +205,10 @@ def _smaller_caches(prepared: Prepared, machine: Machine) -> str:
         return ""
 
     def fits(experiment: Experiment) -> bool:
-        program = plan(experiment, prepared.stats).program
+        program = plan(with_capacities(experiment, prepared.stats, machine.profile)[0], prepared.stats).program
         epochs = min(experiment.train.epochs, 2)  # one that fills the caches, and one that reads them
-        return simulate(program, machine, stats=prepared.stats, epochs=epochs, evaluate_every=epochs).status == "ok"
+        found = simulate(program, machine, stats=prepared.stats, epochs=epochs, evaluate_every=epochs)
+        return found.status == "ok" and not shortfall(experiment, found.memory.own)
 
     return largest_caches(prepared.experiment, int(prepared.stats.halo_rows().max(initial=0)), fits)
 
@@ -242,7 +248,7 @@ def _evaluation_cost(
     )
 
 
-def _simulation_of(prepared: Prepared, found: Replay, threads: int | str, evaluate_every: int = 0) -> Resimulation:
+def simulation_of(prepared: Prepared, found: Replay, threads: int | str, evaluate_every: int = 0) -> Resimulation:
     """Return how to place and simulate a prepared experiment with the decisions ``found``. ``evaluate_every``: epochs
     between evaluations, if not those of the experiment."""
     experiment = prepared.experiment
@@ -350,9 +356,11 @@ def _result(
         collective_bytes=simulation.sum_by_rank("collective_bytes").tolist(),
         control_bytes=simulation.sum_by_rank("control_bytes").tolist(),
         messages=simulation.messages().tolist(),
-        memory=list(memory.peaks),
+        memory=[*memory.peaks, *budget_peak(experiment.placement.device_bytes, memory.own.tolist())],
         buffer_bytes=buffer_bytes(program),
         peak_memory_bytes=np.where(memory.gpu, memory.device, memory.both).tolist(),
+        device_memory_bytes=memory.own.tolist(),
+        shared_memory_bytes=memory.shared.tolist() if memory.shared.any() else None,
         host_memory_bytes=memory.host.tolist() if memory.gpu.all() else None,
         resident_memory_bytes=memory.reserved.tolist() if memory.reserved is not None and memory.gpu.all() else None,
         halo_rows=halo_rows(program),

@@ -5,6 +5,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+from simgnn.api.device_budget import check_device_budget
 from simgnn.api.executor_process import check_executor, epoch_of, start_executor
 from simgnn.api.experiments import PathLike, load_experiment, path_of
 from simgnn.api.extend import check_resumable
@@ -39,6 +40,7 @@ def prepare_run(experiment: Experiment, out: Path, progress: Progress, force: bo
         )
     profile = None if chosen is None else chosen.profile
     prepared = prepare(experiment, default_cluster=cluster, need_graph=True, profile=profile, progress=progress)
+    check_device_budget(prepared, chosen, progress)
     return write_run(prepared, profile, out, progress, force)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.partition.local.edge_cut_kernels import group_by_owner
+from simgnn.partition.local.edge_cut_kernels import edges_between, group_by_owner
 from simgnn.partition.statistics.partition_stats import over_mean
 from simgnn.program.sizes import IntArray
 
@@ -62,18 +62,27 @@ class RankLoads:
         return {name: over_mean(load) for name, load in loads.items()}
 
 
-def rank_loads(graph: Graph, owner: NDArray[Any], ranks: int, weights: Mapping[str, float]) -> RankLoads:
-    """Count the load of each rank. ``owner`` int [V]; ``weights`` as in :func:`vertex_work`."""
+def rank_loads(
+    graph: Graph, owner: NDArray[Any], ranks: int, weights: Mapping[str, float], apart: IntArray | None = None
+) -> RankLoads:
+    """Count the load of each rank. ``owner`` int [V]; ``weights`` as in :func:`vertex_work`. ``apart`` int64 [P]: the
+    host of each rank, where ranks do without the halo rows of other hosts and their edges."""
     owner = np.asarray(owner)
     edges = np.bincount(owner, graph.csr.degrees(), minlength=ranks).astype(np.int64)
-    halo, cut = _halo_rows(np.asarray(graph.csr.indptr), np.asarray(graph.csr.indices), owner, ranks)
+    hosts = np.zeros(ranks, dtype=np.int64) if apart is None else apart
+    halo, cut = _halo_rows(np.asarray(graph.csr.indptr), np.asarray(graph.csr.indices), owner, hosts)
     work = np.bincount(owner, vertex_work(graph, weights), minlength=ranks).astype(np.float64)
+    if apart is not None:
+        lost = edges_between(graph.csr, owner, apart)
+        edges, work = edges - lost, work - weights.get("edges", 0.0) * lost
     return RankLoads(np.bincount(owner, minlength=ranks).astype(np.int64), edges, halo, work, cut)
 
 
 @njit(cache=True)
-def _halo_rows(indptr, indices, owner, ranks):  # type: ignore[no-untyped-def]
-    """Count the distinct remote sources of each rank, and its edges from them, int64 [P] each."""
+def _halo_rows(indptr, indices, owner, hosts):  # type: ignore[no-untyped-def]
+    """Count the distinct sources of each rank that other ranks of its host own, and its edges from them, int64 [P]
+    each."""
+    ranks = len(hosts)
     order, starts = group_by_owner(owner, ranks)
     stamp = np.full(len(owner), -1, dtype=np.int32)
     halo, cut = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
@@ -81,7 +90,7 @@ def _halo_rows(indptr, indices, owner, ranks):  # type: ignore[no-untyped-def]
         for vertex in order[starts[rank] : starts[rank + 1]]:
             for edge in range(indptr[vertex], indptr[vertex + 1]):
                 source = indices[edge]
-                if owner[source] != rank:
+                if owner[source] != rank and hosts[owner[source]] == hosts[rank]:
                     cut[rank] += 1
                     if stamp[source] != rank:
                         stamp[source] = rank

@@ -61,10 +61,27 @@ class FittedPartitioner(Partitioner, ABC):
         description="memory of each part by the share of its halo rows that is kept; default: that of the program, "
         "where a part may not fit",
     )
+    budget_bytes: int = Field(
+        default=0, ge=0, le=2**62,
+        description="memory that each rank may take, where its device has more; default: placement.device_bytes; 0: "
+        "none",
+    )  # fmt: skip
 
     def fitted(self, devices: Sequence[DeviceTimes], layers: Sequence[LayerWidths]) -> Self:
         """A copy for ranks on ``devices`` that train ``layers``."""
         return self.model_copy(update={"devices": tuple(devices)})
+
+    def within(self, budget_bytes: int) -> Self:
+        """A copy for ranks that may not take more than ``budget_bytes`` (0: all that their devices have), the budget
+        that the placement states."""
+        return self.model_copy(update={"budget_bytes": budget_bytes})
+
+    def budgets(self) -> IntArray:
+        """Return the memory that the program may take on each rank, int64 [P]: what its device has, less what is
+        reserved, or the stated budget if that is less."""
+        assert self.devices is not None
+        free = np.array([device.memory_bytes - self.reserved_bytes for device in self.devices], dtype=np.int64)
+        return np.minimum(free, self.budget_bytes) if self.budget_bytes else free
 
     def remembering(self, memory: Sequence[PartMemory]) -> Self:
         """A copy for parts that take this much ``memory``, by number of the part."""
@@ -72,6 +89,8 @@ class FittedPartitioner(Partitioner, ABC):
 
     def filled(self) -> dict[str, Any]:
         table = self.model_dump(mode="json", include={"devices", "memory"}, exclude_none=True)
+        if self.budget_bytes:
+            table["budget_bytes"] = self.budget_bytes
         return {name: table[name] for name in sorted(table)}
 
     @property

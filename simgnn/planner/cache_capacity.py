@@ -47,8 +47,10 @@ def with_capacities(
     machine = Machine.place(profile, experiment.rank_hosts(), None if threads == "auto" else threads)
     found: dict[str, IntArray] = {}
     levels: tuple[Level, ...] = ("device_rows", "host_rows")
-    # rows in the memory of a host also take room on the GPUs that read them, so they are counted first there
-    for level in levels if _on_cpu(machine).all() else levels[::-1]:
+    # rows in the memory of a host also take room on the GPUs that read them, and of any budget of a device, so they are
+    # counted first there
+    budget = experiment.placement.device_bytes
+    for level in levels if _on_cpu(machine).all() and not budget else levels[::-1]:
         if level in adaptive:
             least = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1})
             full = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1.0})
@@ -79,7 +81,7 @@ def _needed(program: Program, machine: Machine, level: Level) -> NDArray[np.floa
     of a host share counts once: on CPUs, in equal parts."""
     cpu, shared = _on_cpu(machine), shared_bytes(program).astype(np.float64)
     together = _per_host(machine, np.ones(machine.ranks))[np.asarray(machine.hosts)]
-    on_device: NDArray[np.float64] = program_bytes(program, cpu) - cpu * (shared - shared / together)
+    on_device: NDArray[np.float64] = program_bytes(program, cpu) + cpu * shared / together
     if level == "device_rows":
         return on_device
     return _per_host(machine, np.where(cpu, on_device, staged_bytes(program) + shared / together))
@@ -92,8 +94,10 @@ def _fitting(
     """The number of rows that fit, of each rank or host, at most ``rows``. Bytes needed with one row, ``least``, and
     with all, ``full``: in between they grow no faster than in proportion, since a peak is a maximum of such sums. The
     first row changes more, as the others then travel apart from those of caches."""
-    memory = _memory(machine, level)
-    free = memory * (1 - experiment.placement.reserved_shares[level]) - least
+    room = _memory(machine, level) * (1 - experiment.placement.reserved_shares[level])
+    if level == "device_rows" and experiment.placement.device_bytes:
+        room = np.minimum(room, experiment.placement.device_bytes)
+    free = room - least
     share = np.divide(free, full - least, out=np.ones_like(free), where=full > least)
     found = 1 + np.floor(np.clip(share, 0.0, 1.0) * (rows - 1)).astype(np.int64)
     return np.where((free >= 0) & (rows > 0), found, 0)

@@ -121,6 +121,7 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "multilabel": facts.multilabel,
         **({"class_names": list(names)} if names else {}),
         "graph": asdict(facts),
+        **({"device_bytes": experiment.placement.device_bytes} if experiment.placement.device_bytes else {}),
         **({} if prepared.dropped_edges is None else {"dropped_edges": prepared.dropped_edges}),
         **({"notes": list(prepared.stats.notes)} if prepared.stats.notes else {}),
         "train": experiment.train.model_dump(mode="json"),

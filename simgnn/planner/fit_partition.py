@@ -16,7 +16,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.device_fit import SHARES, FittedPartitioner, LayerWidths, PartMemory
-from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, DROPPED_ROWS, PartitionStats
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.largest_cache import without_caches
 from simgnn.planner.make_plan import Planned, plan
 from simgnn.planner.program_memory import fixed_bytes, program_bytes
@@ -52,6 +52,8 @@ def with_fitted_partition(
     base = partition_artifact(graph, policy.starts_from(hosts), hosts, experiment.seed, cache, progress)
     planned = _planned(experiment, base.stats)
     policy = policy.fitted(devices, [_widths(layer) for layer in planned.layers])
+    if experiment.placement.device_bytes:
+        policy = policy.within(experiment.placement.device_bytes)
     if policy.memory is None and _is_short(policy, planned.program, base.stats, hosts, experiment.seed):
         progress.stage(f"partition: how much memory {experiment.partition.label} can save")
         policy = policy.remembering(_part_memory(experiment, planned.program, base.stats, on_cpu(devices)))
@@ -77,7 +79,14 @@ def check_fitted(experiment: Experiment, profile: Profile | None) -> None:
     hardware ``profile``: other halo rows would be dropped for these."""
     if not experiment.partition.fits_devices:
         return
-    made_for = cast(FittedPartitioner, experiment.partition).devices
+    policy = cast(FittedPartitioner, experiment.partition)
+    made_for, stated = policy.devices, experiment.placement.device_bytes
+    if policy.budget_bytes != stated:
+        raise ConfigError(
+            f"placement.device_bytes: got {stated}, but the partition in '{experiment.graph.source}' was made with "
+            f"{policy.budget_bytes} (0: no budget): which halo rows are dropped may depend on it; state that number, "
+            "or divide the graph again with yours (simgnn partition --stats FILE)"
+        )
     if made_for is None:
         return
     here = devices_of(experiment, profile)
@@ -103,7 +112,8 @@ def on_cpu(devices: Sequence[DeviceTimes]) -> NDArray[np.bool_]:
 class RankFit:
     """What a partitioner did to suit the device of a rank: its cost, in units of the partitioner, halo rows, edges and
     memory of the program in bytes, of the part as it was made and without the halo rows that it drops (``..._before``,
-    and after). ``budget_bytes``: memory of the device, less what is reserved."""
+    and after). Neither has edges between hosts where the partitioner drops those of all ranks. ``budget_bytes``: memory
+    of the device, less what is reserved, or ``placement.device_bytes`` if that is less."""
 
     rank: int
     device: str
@@ -129,11 +139,13 @@ def rank_fits(
 
     policy = cast(FittedPartitioner, experiment.partition)
     assert policy.devices is not None
+    budgets = policy.budgets()
     stats, hosts = artifact.stats, np.asarray(experiment.rank_hosts(), dtype=np.int64)
     base = partition_artifact(graph, policy.starts_from(hosts), hosts, experiment.seed, cache, progress)
     part_of = policy.placed(base.stats.edges, hosts, experiment.seed)
-    cut, lost, gone = (stats.tables[name] for name in ("cut_edges", DROPPED_EDGES, DROPPED_ROWS))
-    halo, cpu = stats.halo_rows(), on_cpu(policy.devices)
+    cut = stats.tables["cut_edges"]
+    halo, halo_before, cpu = stats.halo_rows(), base.stats.halo_rows()[part_of], on_cpu(policy.devices)
+    lost = base.stats.edges[part_of] - stats.edges
     before = policy.costs(stats.rows, stats.edges + lost, cut + lost, hosts)
     after = policy.costs(stats.rows, stats.edges, cut, hosts)
     memory_before = program_bytes(_planned(experiment, base.stats).program, cpu)[part_of]
@@ -144,14 +156,14 @@ def rank_fits(
             device=policy.devices[rank].device,
             cost_before=float(before[rank]),
             cost=float(after[rank]),
-            halo_rows_before=int(halo[rank] + gone[rank]),
+            halo_rows_before=int(halo_before[rank]),
             halo_rows=int(halo[rank]),
             edges_before=int(stats.edges[rank] + lost[rank]),
             edges=int(stats.edges[rank]),
             dropped_edges=int(lost[rank]),
             memory_bytes_before=int(memory_before[rank]),
             memory_bytes=int(memory[rank]),
-            budget_bytes=policy.devices[rank].memory_bytes - policy.reserved_bytes,
+            budget_bytes=int(budgets[rank]),
         )
         for rank in range(artifact.ranks)
     )
@@ -183,8 +195,7 @@ def _is_short(policy: FittedPartitioner, program: Program, stats: PartitionStats
     """Whether the program needs more memory with all halo rows than the device of any rank has."""
     assert policy.devices is not None
     needed = program_bytes(program, on_cpu(policy.devices))[policy.placed(stats.edges, hosts, seed)]
-    budgets = np.array([device.memory_bytes for device in policy.devices])
-    return bool(np.any(needed + policy.reserved_bytes > budgets))
+    return bool(np.any(needed > policy.budgets()))
 
 
 def _part_memory(

@@ -46,7 +46,14 @@ def from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experime
         experiment = with_default_cluster(experiment, None)
     if experiment.ranks != stats.ranks:
         raise _other_ranks(experiment, (stats,), path)
-    return experiment, stats.on_hosts(np.asarray(experiment.rank_hosts(), dtype=np.int64))
+    hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
+    if experiment.partition.drops_between_hosts and not np.array_equal(hosts, stats.hosts):
+        raise ConfigError(
+            f"cluster.hosts: got ranks on hosts {hosts.tolist()}, but the partition in {path} has no edges between the "
+            f"hosts {stats.hosts.tolist()} of its ranks: use these hosts (cluster.hosts, cluster.ranks_per_host), or "
+            "divide the graph again with yours (simgnn partition --stats FILE)"
+        )
+    return experiment, stats.on_hosts(hosts)
 
 
 def _states_ranks(experiment: Experiment) -> bool:

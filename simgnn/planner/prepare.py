@@ -15,7 +15,7 @@ from simgnn.experiment.slots import SLOTS
 from simgnn.graph.load import load_graph
 from simgnn.hardware.profile.profile import Profile
 from simgnn.model.user_layer import user_shape
-from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, PartitionStats
+from simgnn.partition.statistics.partition_stats import DROPPED_BETWEEN, DROPPED_EDGES, PartitionStats
 from simgnn.planner.cache_capacity import with_capacities
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.epoch_work import with_weights
@@ -57,13 +57,19 @@ class Prepared:
 
     @property
     def dropped_edges(self) -> dict[str, Any] | None:
-        """The edges that each rank does without (``by_rank``), edges of the graph (``of``) and how the partitioner's
-        choice ended (``status``, None: not known); None for a partitioner that drops none."""
-        table = self.stats.tables.get(DROPPED_EDGES)
+        """The edges that each rank does without (``by_rank``), those of them that come from other hosts
+        (``between_hosts``, None: one host), edges of the graph (``of``) and how the partitioner's choice ended
+        (``status``, None: it made none, or not known); None for a partitioner that drops none."""
+        table, between = (self.stats.tables.get(name) for name in (DROPPED_EDGES, DROPPED_BETWEEN))
         if table is None:
             return None
-        status = None if self.partition is None else self.partition.status
-        return {"by_rank": table.tolist(), "of": self.stats.facts.edges, "status": status}
+        status = None if self.partition is None else self.partition.status or None
+        return {
+            "by_rank": table.tolist(),
+            "of": self.stats.facts.edges,
+            "status": status,
+            "between_hosts": None if between is None else between.tolist(),
+        }
 
 
 def prepare(

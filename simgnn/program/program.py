@@ -220,6 +220,32 @@ def made_once(program: Program) -> frozenset[str]:
     return carried(program) & plain
 
 
+def always_held(program: Program) -> frozenset[str]:
+    """Return the buffers allocated for the whole run: lasting ones, and those that outlive a turn, except
+    :func:`made_once`."""
+    lasting = {buffer.name for buffer in program.buffers.values() if buffer.lasting}
+    return (carried(program) - made_once(program)) | lasting
+
+
+def handed_over(program: Program) -> frozenset[str]:
+    """Return the device buffers that need no memory on a CPU, since the executor uses a permanent host buffer for
+    them."""
+    ops, held = (op for _, op in program.ops if op.scratch.handed_over), always_held(program)
+    pairs = (pair for op in ops for pair in zip(op.reads, op.writes, strict=True))
+    return frozenset(device.buffer for host, device in pairs if host.buffer in held)
+
+
+def received_blocks(program: Program) -> frozenset[str]:
+    """Return the buffers that broadcasts fill: the root reads its rows where they are, so :func:`block_owner` of an op
+    does not touch them."""
+    return frozenset(op.writes[0].buffer for _, op in program.ops if op.kind is OpKind.BROADCAST and op.writes)
+
+
+def block_owner(op: Op) -> int | None:
+    """Return the rank whose rows an op sends to all, or sums over as they arrive; None: of no one rank."""
+    return op.root if op.kind is OpKind.BROADCAST else op.scratch.own_block
+
+
 def same_as_constants(program: Program) -> frozenset[str]:
     """Return the buffers that keep a block as its root last sent it (the third that a broadcast writes) although the
     block never changes, such as features. These buffers need no memory, since the block itself serves."""

@@ -8,14 +8,15 @@ from pydantic import BaseModel, ConfigDict
 
 from simgnn.units import readable_bytes, share_of_bytes
 
-Place = Literal["device", "host"]
+Place = Literal["device", "host", "budget"]
 IDLE, IN_USE, KEPT_FREE = "idle process", "in use", "kept free by the allocator"
 
 
 class MemoryPeak(BaseModel):
     """Peak of one memory. All that is resident in it counts.
 
-    ``place``: "device": of a GPU, or of the host that CPU ranks run on; "host": of a host beside its GPUs. ``ranks``:
+    ``place``: "device": of a GPU, or of the host that CPU ranks run on; "host": of a host beside its GPUs; "budget": of
+    what ``placement.device_bytes`` leaves to the device of a rank. ``ranks``:
     those that share it; ``fullest``: the one that holds most of it. ``parts``: bytes by part, which sum to
     ``peak_bytes``. ``capacity_bytes``: null where it is not known.
     """
@@ -46,6 +47,23 @@ def fullest_memory(peaks: Sequence[MemoryPeak], place: Place) -> MemoryPeak | No
     """Return the memory of a kind with the largest share of its capacity; of equals, the one with the highest peak."""
     found = [peak for peak in peaks if peak.place == place]
     return max(found, key=lambda peak: (peak.share, peak.peak_bytes), default=None)
+
+
+def budget_peak(budget: int, held: Sequence[int]) -> list[MemoryPeak]:
+    """Build the peak of the rank whose device holds most of its ``budget`` in bytes; none without one (0). ``held``
+    [P]: the most bytes that each rank's device holds."""
+    if not budget or not held:
+        return []
+    fullest = int(np.argmax(held))
+    peak = MemoryPeak(
+        place="budget",
+        name="placement.device_bytes",
+        ranks=[fullest],
+        fullest=fullest,
+        peak_bytes=held[fullest],
+        capacity_bytes=budget,
+    )
+    return [peak]
 
 
 def measured_peaks(memory: Mapping[str, Sequence[int]], hosts: Sequence[int], gpu: bool) -> list[MemoryPeak]:
@@ -82,10 +100,27 @@ def measured_peaks(memory: Mapping[str, Sequence[int]], hosts: Sequence[int], gp
     return found
 
 
-def result_fields(memory: Mapping[str, Sequence[int]], hosts: Sequence[int], gpu: bool) -> dict[str, Any]:
-    """Return the memory fields of the result of a run, see :func:`measured_peaks`."""
-    fields = {name: list(numbers) for name, numbers in memory.items() if name != "capacity_bytes"}
-    return {**fields, "memory": measured_peaks(memory, hosts, gpu)}
+def over_budget(budget: int, held: Sequence[int]) -> list[str]:
+    """Describe the ranks of a run whose devices held more than their ``budget`` in bytes; nothing without one (0)."""
+    over = [rank for rank, nbytes in enumerate(held) if budget and nbytes > budget]
+    if not over:
+        return []
+    ranks = f"rank{'s' * (len(over) > 1)} {_ranges(over)}"
+    return [
+        f"placement.device_bytes: {ranks} held up to {max(held):,} B, more than the budget of {budget:,} B, though the "
+        "prediction fitted into it"
+    ]
+
+
+def result_fields(
+    memory: Mapping[str, Sequence[int]], hosts: Sequence[int], gpu: bool, budget: int = 0
+) -> dict[str, Any]:
+    """Return the memory fields of the result of a run, see :func:`measured_peaks` and :func:`budget_peak`."""
+    fields: dict[str, Any] = {name: list(numbers) for name, numbers in memory.items() if name != "capacity_bytes"}
+    held = fields["device_memory_bytes"]
+    if not any(fields["shared_memory_bytes"]):
+        fields["shared_memory_bytes"] = None
+    return {**fields, "memory": [*measured_peaks(memory, hosts, gpu), *budget_peak(budget, held)]}
 
 
 def _ranges(ranks: Sequence[int]) -> str:

@@ -48,7 +48,8 @@ class PlanFile(_Table):
     ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation. ``cut_digest``, ``graph_digest``:
     None in a plan from a statistics file that does not record its source. ``policies``: slot -> kind and options of the
     policy that is used in training. ``code``: folders with the code of users' policies. ``batches``: of mini-batches.
-    ``class_names``: names of the classes, if labels were text. ``dropped_edges``: those that no rank holds; ``notes``:
+    ``class_names``: names of the classes, if labels were text. ``device_bytes``: the budget of each
+    rank's device (0: none). ``dropped_edges``: those that no rank holds; ``notes``:
     what results must say of the partition. ``continues``: digests of earlier programs of the run, of fewer epochs,
     whose checkpoints this one can load.
     """
@@ -67,6 +68,7 @@ class PlanFile(_Table):
     multilabel: bool
     class_names: tuple[str, ...] = ()
     graph: GraphFacts
+    device_bytes: Annotated[int, Field(ge=0, le=2**62)] = 0
     dropped_edges: DroppedEdges | None = None
     notes: tuple[str, ...] = ()
     train: TrainSection

@@ -171,13 +171,15 @@ class HaloRows(_Table):
 
 
 class DroppedEdges(_Table):
-    """Edges that no rank holds, as the partitioner dropped halo rows to suit the ranks' devices. ``by_rank``: in-edges
-    of its own rows that each rank lacks; ``of``: edges of the graph; ``status``: how the choice ended (null: not
-    known)."""
+    """Edges that no rank holds, as the partitioner dropped halo rows: to suit the ranks' devices, or those of other
+    hosts. ``by_rank``: in-edges of its own rows that each rank lacks; ``of``: edges of the graph; ``status``: how the
+    choice ended (null: there was none, or not known); ``between_hosts``: those of ``by_rank`` that come from another
+    host (null: there is one host)."""
 
     by_rank: tuple[int, ...]
     of: int
     status: str | None = None
+    between_hosts: tuple[int, ...] | None = None
 
     def reason(self) -> str:
         """Say how many edges are dropped, and what that means for accuracies."""
@@ -185,10 +187,12 @@ class DroppedEdges(_Table):
         ended = "" if self.status is None else f", costs of ranks: {self.status}"
         if not count:
             return f"dropped edges: none{ended}"
+        far = f", {sum(self.between_hosts):,} of them between hosts" if self.between_hosts is not None else ""
+        share = f"{100 * count / max(self.of, 1):.3g} %"
         return (
-            f"dropped edges: {count:,} of {self.of:,} ({100 * count / max(self.of, 1):.3g} %{ended}): the model is "
-            "trained and evaluated on the graph without them, so that losses and accuracies are those of this smaller "
-            "graph; `simgnn infer RUN` computes the scores on all edges"
+            f"dropped edges: {count:,} of {self.of:,} ({share}{far}{ended}): the model is trained and "
+            "evaluated on the graph without them, so that losses and accuracies are those of this smaller graph; "
+            "`simgnn infer RUN` computes the scores on all edges"
         )
 
 
@@ -230,6 +234,9 @@ class Result(_Table):
     # [P] peak of what is allocated, over the idle process; of a GPU: tensors on it; else blocks of a page or more, and
     # of smaller ones (objects of the run) what exceeds the idle process's room for them
     peak_memory_bytes: list[int] | None = None
+    # [P] peak of what the device of each rank holds: on a CPU all but memory that ranks of its host share
+    device_memory_bytes: list[int] | None = None
+    shared_memory_bytes: list[int] | None = None  # [P] of that memory, on the first rank of its host; null: none
     host_memory_bytes: list[int] | None = None  # [P] peak in host memory beside a GPU's
     resident_memory_bytes: list[int] | None = None  # [P] with what the allocator keeps
     idle_memory_bytes: list[int] | None = None  # [P] resident in a rank before it trains: no part of the others

@@ -194,7 +194,9 @@ def _stage_lines(stages: StageTimes | None) -> list[tuple[str, str]]:
 def memory_lines(result: Result, parts: bool) -> list[tuple[str, str]]:
     """Return the peak of the fullest device and of the fullest host beside GPUs; ``parts``: and its parts."""
     lines = []
-    places: tuple[tuple[Place, str], ...] = (("device", "memory"), ("host", "memory of the host beside it"))
+    places: tuple[tuple[Place, str], ...] = (
+        ("device", "memory"), ("host", "memory of the host beside it"), ("budget", "budget of a device"),
+    )  # fmt: skip
     for place, name in places:
         peak = fullest_memory(result.memory, place)
         if peak is not None:

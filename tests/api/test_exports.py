@@ -45,7 +45,7 @@ RESULTS = {
 OUTCOME = {"directory": "", "result": "", "table": "by='experiment'", "timeline": "epoch=None"}
 FIGURES = (
     "graph", "vertices", "edges", "partition", "kind", "ranks", "quality", "balances", "types", "fit", "hit_rates",
-    "made_now", "digest", "path", "chunks",
+    "dropped", "made_now", "digest", "path", "chunks",
 )  # fmt: skip
 TEXTS = (
     "as_dict",
@@ -54,6 +54,7 @@ TEXTS = (
     "balance_lines",
     "device_lines",
     "fit_lines",
+    "dropped_lines",
     "hit_rate_lines",
     "chunk_lines",
     "rate_lines",

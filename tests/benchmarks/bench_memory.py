@@ -1,7 +1,10 @@
-"""Peak memory of a rank: predicted against measured, over graphs, systems, models, widths and numbers of ranks.
+"""Peak memory of a rank: predicted against measured, over graphs, systems, models, widths and numbers of ranks. The
+device of a rank (on this CPU, all that it allocates) and memory that the ranks of a host share are told apart.
 
     python tests/benchmarks/bench_memory.py --ranks 1 2 4 --hidden 64 256
     python tests/benchmarks/bench_memory.py --systems vanilla cagnet distdgl --models gin gat
+    python tests/benchmarks/bench_memory.py --graphs ogbn_arxiv --ranks 2 4 --models gcn --set \
+        freshness.kind=refresh-interval placement.device_rows=0.5 placement.host_rows=0.5
     python tests/benchmarks/bench_memory.py --systems distdgl rapidgnn --hosts 2 --ranks 2 4 --set model.order=auto
 
 Every case is planned once, simulated, and trained for two epochs in fresh processes, evaluated after the second.
@@ -27,8 +30,9 @@ from simgnn.experiment.load import load_experiment
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile
 from simgnn.planner.prepare import prepare
-from simgnn.record.result import read_result
+from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import RunDirectory
+from simgnn.sim.memory.timeline import Memory
 from simgnn.sim.simulate import simulate
 
 BAR = 0.10
@@ -59,6 +63,14 @@ def measure(
     settings: list[str], ranks: int, folder: Path, system: str = "vanilla", hosts: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Predicted and measured peak bytes of each rank, int64 [P] each; ``ranks`` of all ``hosts``."""
+    memory, result = predicted_and_run(settings, ranks, folder, system, hosts)
+    return memory.both, np.asarray(result.peak_memory_bytes)
+
+
+def predicted_and_run(
+    settings: list[str], ranks: int, folder: Path, system: str = "vanilla", hosts: int = 1
+) -> tuple[Memory, Result]:
+    """The memory of a simulation, and the result of a run; arguments as in :func:`measure`."""
     experiment = load_experiment(system, ["train.epochs=2", "train.eval_every=2", *settings])
     prepared = prepare(experiment.with_cluster(hosts, ranks // hosts), need_graph=True, cache=folder / "cache")
     profile = any_profile()
@@ -70,9 +82,7 @@ def measure(
     simulation = simulate(
         prepared.planned.program, machine, stats=prepared.stats, epochs=2, evaluate_every=2, activity=activity
     )
-    measured = read_result(RunDirectory(directory).result).peak_memory_bytes
-    assert measured is not None
-    return simulation.memory.both, np.asarray(measured)
+    return simulation.memory, read_result(RunDirectory(directory).result)
 
 
 def main() -> None:
@@ -105,8 +115,9 @@ def main() -> None:
             settings.append(f"batching.fanouts={[5] * options.layers}")
         settings += options.set
         with tempfile.TemporaryDirectory(prefix="simgnn-memory-") as scratch:
-            predicted, measured = measure(settings, ranks, Path(scratch), system, options.hosts)
+            memory, result = predicted_and_run(settings, ranks, Path(scratch), system, options.hosts)
         name = f"{graph} {system} P={ranks}{on} {model} {hidden}"
+        predicted, measured = memory.own, np.asarray(result.device_memory_bytes)
         each = predicted / measured - 1
         errors[name] = float(each[np.argmax(np.abs(each))])
         print(
@@ -114,6 +125,14 @@ def main() -> None:
             f"  {predicted.max() / measured.max() - 1:+7.1%}  {errors[name]:+7.1%}",
             flush=True,
         )
+        if result.shared_memory_bytes:
+            shared, found = memory.shared.sum(), sum(result.shared_memory_bytes)
+            errors[f"{name} shared"] = float(shared / found - 1)
+            print(
+                f"{'  shared by the ranks of a host':42s} {shared / MIB:6.1f} MiB {found / MIB:6.1f} MiB"
+                f"  {errors[f'{name} shared']:+7.1%}",
+                flush=True,
+            )
     missed = [name for name, error in errors.items() if abs(error) > BAR]
     absolute = np.abs(list(errors.values()))
     print(f"{len(errors)} cases: median {np.median(absolute):.1%}, largest {absolute.max():.1%}, bar {BAR:.0%}")

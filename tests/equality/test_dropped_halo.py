@@ -110,10 +110,12 @@ def expected(plan: RunPlan, graph: Graph, pruned: Pruned) -> tuple[list[float], 
 
 
 def agrees(
-    bench: Bench, graph: Graph, folder: Path, ranks: int, settings: Sequence[str], renormalise: bool = False
-) -> None:
+    bench: Bench, graph: Graph, folder: Path, ranks: int, settings: Sequence[str], renormalise: bool = False,
+    hosts: int = 1,
+) -> None:  # fmt: skip
+    """Train, and compare with one process on the graph without the dropped edges."""
     common = (f"train.epochs={EPOCHS}", f"train.eval_every={EPOCHS}", "hardware.threads_per_rank=1")
-    plan = RunPlan.open(prepared_run(graph, folder, ranks, *common, *settings))
+    plan = RunPlan.open(prepared_run(graph, folder, ranks, *common, *settings, hosts=hosts))
     pruned = Pruned(plan, graph, renormalise)
     assert pruned.lost > 0
     losses, parameters, scores = expected(plan, graph, pruned)

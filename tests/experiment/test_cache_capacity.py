@@ -92,15 +92,36 @@ def test_on_a_cpu_both_caches_fit_into_one_memory() -> None:
     cpu = np.ones(RANKS, np.bool_)
     without = program_bytes(prepared(None).planned.program, cpu).sum()
     both = prepared(None, "placement.device_rows=1.0", "placement.host_rows=1.0").planned.program
-    memory = int((without + 0.7 * (program_bytes(both, cpu).sum() - without)) / 0.9)
+    cached = program_bytes(both, cpu).sum() - without + shared_bytes(both)[0]
+    memory = int((without + 0.9 * cached) / 0.9)
     profile = small_machine("cpu", memory)
     found = prepared(profile, "placement.device_rows=adaptive", "placement.host_rows=adaptive")
     program = found.planned.program
     shared = shared_bytes(program)
     assert shared[0] > 0
     assert rows_of(found, "device_rows") == found.stats.halo_rows().tolist(), "devices come first, and hold all"
-    assert program_bytes(program, cpu).sum() - (RANKS - 1) * shared[0] <= 0.9 * memory
+    assert program_bytes(program, cpu).sum() + shared[0] <= 0.9 * memory
     assert simulate(program, Machine.place(profile, program.hosts), epochs=3).status == "ok"
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+@pytest.mark.parametrize("levels", [("device_rows",), ("device_rows", "host_rows")], ids="-".join)
+def test_devices_take_no_more_than_their_budget(kind: str, levels: tuple[str, ...]) -> None:
+    """Devices and hosts have gigabytes; ``placement.device_bytes`` is what devices are filled up to."""
+    cpu, caches = np.full(RANKS, kind == "cpu"), [f"placement.{level}=adaptive" for level in levels]
+    least = [f"placement.{level}=1.0" for level in levels if level == "host_rows"]
+    without = program_bytes(prepared(None, *least).planned.program, cpu)
+    whole = program_bytes(prepared(None, *least, "placement.device_rows=1.0").planned.program, cpu)
+    shared = shared_bytes(prepared(None, *least).planned.program).max() / RANKS if kind == "cpu" else 0
+    budget = int(np.max(without + 0.6 * (whole - without)) + shared)
+    profile = small_machine(kind, 2**33, host_bytes=2**34)
+    found = prepared(profile, *caches, f"placement.device_bytes={budget}")
+    assert np.all(np.array(rows_of(found, "device_rows")) > 0)
+    needed = program_bytes(found.planned.program, cpu)
+    assert np.all(needed <= budget)
+    assert needed.max() + shared > 0.9 * budget
+    if "host_rows" in levels:
+        assert found.planned.program.sizes.columns[IN_MEMORY.name].max() > 0
 
 
 def test_equal_capacities_are_the_least_of_all() -> None:

@@ -42,8 +42,9 @@ BASES = {
     "sancus by change": ("sancus", "freshness.rule=variation-gap"),
     "cdfgnn": ("cdfgnn",),
 }
-AS_THEY_TRAIN = {("freshness", "fold_on_active")}
-"""Options that only values of a run act on: tests/executor/test_chosen_lists.py shows that masters add other parts."""
+AS_THEY_TRAIN = {("freshness", "fold_on_active"), ("placement", "device_bytes")}
+"""Options that change no program. Values of a run act on one: tests/executor/test_chosen_lists.py shows that masters
+add other parts. The other is a budget: tests/api/test_device_budget.py shows what it refuses."""
 # long enough for every bound of the controller, slow enough for its margins
 STEPS = ((60, 0.006), (120, 0.1), (60, -3e-4), (250, -0.1))
 ACCURACIES = np.cumsum(np.concatenate([np.full(epochs, step) for epochs, step in STEPS]))

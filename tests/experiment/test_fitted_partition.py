@@ -180,7 +180,7 @@ def test_memory_in_program_order_is_that_of_a_simulation(settings: list[str], ha
     memory = simulated.memory
     cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(2)])
     found = program_bytes(prepared.planned.program, cpu)
-    np.testing.assert_allclose(found, np.where(cpu, memory.both, memory.device), rtol=0.1)
+    np.testing.assert_allclose(found, memory.own, rtol=0.1)
 
 
 def tight(share: float, ranks: int = 4, **memories: str) -> Profile:

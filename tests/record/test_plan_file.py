@@ -33,7 +33,8 @@ PLAN: dict[str, Any] = {
     "multilabel": False,
     "class_names": ["ant", "bee", "cat"],
     "graph": asdict(GraphFacts("g", 10, 20, 6, None, 3, False, 4, 2, 2)),
-    "dropped_edges": {"by_rank": [1, 2], "of": 20, "status": "balanced"},
+    "device_bytes": 5000,
+    "dropped_edges": {"by_rank": [1, 2], "of": 20, "status": "balanced", "between_hosts": [0, 2]},
     "notes": ["made up"],
     "train": TrainSection().model_dump(mode="json"),
     "policies": {

@@ -81,6 +81,7 @@ def command(
         CHUNK_COLUMNS,
         CHUNK_TITLE,
         DEVICE_COLUMNS,
+        DROPPED_COLUMNS,
         HIT_RATE_COLUMNS,
         RATE_COLUMNS,
         make_partitions,
@@ -99,6 +100,8 @@ def command(
         if report.fit is not None:
             print_table("devices of the ranks, by the hardware profile", DEVICE_COLUMNS, report.device_lines())
             print_table(f"what suits them (costs: {report.fit.status})", *report.fit_lines())
+        if report.dropped:
+            print_table("edges that no rank holds", DROPPED_COLUMNS, report.dropped_lines())
         if report.types:
             columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
             print_table("balance by type of vertex", columns, report.type_lines())

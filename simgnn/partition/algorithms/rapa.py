@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simgnn.graph.csr import CSR
 from simgnn.hardware.price.device_times import DeviceTimes
-from simgnn.partition.local.edge_cut_kernels import group_by_owner, halo_places
+from simgnn.partition.local.edge_cut_kernels import group_by_owner, halo_of_ranks
 from simgnn.program.sizes import IntArray
 
 Floats = NDArray[np.float64]
@@ -183,8 +183,11 @@ def _first(
     return max(high, least)
 
 
-def halos_by_influence(csr: CSR, owner: NDArray[np.int32], hosts: IntArray) -> tuple[list[Halo], IntArray, IntArray]:
+def halos_by_influence(
+    csr: CSR, owner: NDArray[np.int32], hosts: IntArray, inside: bool = False
+) -> tuple[list[Halo], IntArray, IntArray]:
     """Return the halo of each rank by influence, and the owned vertices and local edges of each rank, int64 [P].
+    ``inside``: without the halo rows that ranks of other hosts own, and without their edges.
 
     The influence of halo vertex v of rank i (equation 16) is (sum over the vertices j of i that v points to of
     1 / sqrt(in-degree of j * how many they are) + the same over those that point to v, with out-degrees) times the
@@ -193,14 +196,11 @@ def halos_by_influence(csr: CSR, owner: NDArray[np.int32], hosts: IntArray) -> t
     indptr, indices, ranks = np.asarray(csr.indptr), np.asarray(csr.indices), len(hosts)
     owner = np.asarray(owner)
     grouped, starts = group_by_owner(owner, ranks)
-    place = np.arange(csr.rows, dtype=np.int64)
-    stamp = np.full(csr.rows, -1, dtype=np.int32)
-    found = []
-    for rank in range(ranks):
-        members = grouped[starts[rank] : starts[rank + 1]]
-        halo = halo_places(indptr, indices, members, owner, rank, place, stamp)
-        halo.sort()
-        found.append(halo)
+    holder, vertex = halo_of_ranks(csr, owner, ranks)
+    if inside:
+        near_rows = hosts[owner[vertex]] == hosts[holder]
+        holder, vertex = holder[near_rows], vertex[near_rows]
+    found = np.split(vertex, np.searchsorted(holder, np.arange(1, ranks)))
     held = {host: np.zeros(csr.rows, dtype=np.int64) for host in np.unique(hosts).tolist()}
     for rank, halo in enumerate(found):
         held[int(hosts[rank])][halo] += 1
@@ -210,24 +210,28 @@ def halos_by_influence(csr: CSR, owner: NDArray[np.int32], hosts: IntArray) -> t
     for rank, halo in enumerate(found):
         members = grouped[starts[rank] : starts[rank + 1]]
         lookup[halo] = np.arange(len(halo))
-        counts, scores = _influence(indptr, indices, members, halo, owner, rank, lookup, out_degrees)
+        near = hosts == hosts[rank] if inside else np.ones(ranks, dtype=np.bool_)
+        counts, scores, edges[rank] = _influence(indptr, indices, members, halo, owner, rank, near, lookup, out_degrees)
         order = np.lexsort((halo, scores * held[int(hosts[rank])][halo]))
         ends = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts[order])))
         halos.append(Halo(halo[order], ends))
-        edges[rank] = int((indptr[members + 1] - indptr[members]).sum())
     return halos, np.diff(starts), edges
 
 
 @njit(cache=True)
-def _influence(indptr, indices, members, halo, owner, rank, lookup, out_degrees):  # type: ignore[no-untyped-def]
-    """Count the local edges from each vertex of ``halo`` [h], int64 [h], and sum its influence, float64 [h]; ``lookup``
-    [V] is the place of each of them."""
+def _influence(indptr, indices, members, halo, owner, rank, near, lookup, out_degrees):  # type: ignore[no-untyped-def]
+    """Count the local edges from each vertex of ``halo`` [h], int64 [h], sum its influence, float64 [h], and count all
+    local edges: those from owners in ``near`` bool [P]. ``lookup`` [V] is the place of each vertex of ``halo``."""
     counts = np.zeros(len(halo), dtype=np.int64)
     scores = np.zeros(len(halo), dtype=np.float64)
+    edges = 0
     for row in range(len(members)):
         begin, end = indptr[members[row]], indptr[members[row] + 1]
         for edge in range(begin, end):
             source = indices[edge]
+            if not near[owner[source]]:
+                continue
+            edges += 1
             if owner[source] != rank:
                 counts[lookup[source]] += 1
                 scores[lookup[source]] += 1.0 / np.sqrt(float(end - begin))
@@ -241,4 +245,4 @@ def _influence(indptr, indices, members, halo, owner, rank, lookup, out_degrees)
                 total += 1.0 / np.sqrt(float(out_degrees[source]))
         if back:
             scores[place] += total / np.sqrt(float(back))
-    return counts, scores
+    return counts, scores, edges

@@ -2,6 +2,10 @@
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
+
+from simgnn.graph.csr import CSR
+from simgnn.program.sizes import IntArray
 
 
 @njit(cache=True)
@@ -111,3 +115,32 @@ def relabelled_rows(indptr, indices, members, lookup, sources):  # type: ignore[
                     left -= 1
                 sources[left + 1] = value
     return pointers
+
+
+def halo_of_ranks(csr: CSR, owner: NDArray[np.int32], ranks: int) -> tuple[IntArray, IntArray]:
+    """Return the halo rows of all ranks as (rank, vertex), int64 [h] each, sorted by both. ``owner`` int32 [V]."""
+    indptr, indices, owner = np.asarray(csr.indptr), np.asarray(csr.indices), np.asarray(owner)
+    grouped, starts = group_by_owner(owner, ranks)
+    place, stamp = np.arange(csr.rows, dtype=np.int64), np.full(csr.rows, -1, dtype=np.int32)
+    found = []
+    for rank in range(ranks):
+        members = grouped[starts[rank] : starts[rank + 1]]
+        found.append(np.sort(halo_places(indptr, indices, members, owner, rank, place, stamp)))
+    return np.repeat(np.arange(ranks), [len(halo) for halo in found]), np.concatenate(found)
+
+
+def edges_between(csr: CSR, owner: NDArray[np.int32], hosts: IntArray) -> IntArray:
+    """Count the in-edges of each rank's vertices from vertices of other hosts, int64 [P]. ``owner`` int32 [V];
+    ``hosts`` int64 [P]: the host of each rank."""
+    counts: IntArray = _edges_between(np.asarray(csr.indptr), np.asarray(csr.indices), np.asarray(owner), hosts)
+    return counts
+
+
+@njit(cache=True)
+def _edges_between(indptr, indices, owner, hosts):  # type: ignore[no-untyped-def]
+    found = np.zeros(len(hosts), dtype=np.int64)
+    for vertex in range(len(owner)):
+        rank = owner[vertex]
+        for edge in range(indptr[vertex], indptr[vertex + 1]):
+            found[rank] += hosts[owner[indices[edge]]] != hosts[rank]
+    return found

@@ -10,7 +10,8 @@ from pydantic import Field, field_validator
 
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import Graph
-from simgnn.policy import Assignment, Choices, Partitioner, Refusal
+from simgnn.partition.host_parts import HostParts
+from simgnn.policy import Assignment, Choices, Refusal
 from simgnn.program.sizes import IntArray
 from simgnn.spelling import nearest
 
@@ -19,14 +20,14 @@ NAMES: tuple[str, ...] = get_args(Balanced)
 LARGEST_WEIGHT = 1e9
 
 
-class Metis(Partitioner):
+class Metis(HostParts):
     """METIS, which minimises the edge cut: pymetis for one quantity in ``balance``, DGL's METIS for several.
 
     ``balance``: "auto" gives each part as much work: one weight a vertex, the sum of ``weights``. A list gives each
     part as much of every quantity. ``imbalance``: allowed ratio of the heaviest part to the mean, unless DGL sets its
     own. ``across``: "ranks" divides the graph among all ranks at once. "hosts" divides it among hosts first, so that
     few edges are cut between hosts (like DistDGL: Zheng et al., IA3 2020), and then each part among the ranks of its
-    host.
+    host; ``inter_machine = "gradients"`` always does so.
     """
 
     kind: Literal["metis"] = "metis"
@@ -80,6 +81,7 @@ class Metis(Partitioner):
         return () if self.balance == "auto" else self.balance
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
+        yield from super().refuses(choices)
         if len(self.names) > 1 and "imbalance" in self.model_fields_set:
             yield Refusal(
                 "partition", "imbalance",
@@ -113,11 +115,15 @@ class Metis(Partitioner):
         return table
 
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
+        owner = self._divided(graph, hosts, seed)
+        return Assignment(owner, dropped=self.between_hosts(graph, owner, hosts))
+
+    def _divided(self, graph: Graph, hosts: IntArray, seed: int) -> NDArray[np.int32]:
         # these load Numba and SciPy, which checking an experiment does not need
         from simgnn.partition.algorithms.metis import graph_mask, metis_owner, nested_owner, whole_numbers
         from simgnn.partition.balance import vertex_work
 
-        whole = self.across == "ranks" or len(set(hosts.tolist())) == 1
+        whole = (self.across == "ranks" and not self.drops_between_hosts) or len(set(hosts.tolist())) == 1
         if not self.names:
             if self.weights is None:
                 raise ConfigError(
@@ -126,22 +132,22 @@ class Metis(Partitioner):
                 )
             work = whole_numbers(vertex_work(graph, {str(name): weight for name, weight in self.weights.items()}))
             if whole:
-                return Assignment(metis_owner(graph, len(hosts), seed, work, self.imbalance))
+                return metis_owner(graph, len(hosts), seed, work, self.imbalance)
 
             def by_work(part: Graph, parts: int, vertices: IntArray | slice) -> NDArray[np.int32]:
                 # of the whole graph: in a host's part a vertex lacks in-edges that its rank holds
                 return metis_owner(part, parts, seed, work[vertices], self.imbalance)
 
-            return Assignment(nested_owner(graph, hosts, by_work))
+            return nested_owner(graph, hosts, by_work)
         if whole:
-            return Assignment(self._owner(graph, len(hosts), seed, self.names))
+            return self._owner(graph, len(hosts), seed, self.names)
         for name in self.names:
             graph_mask(graph, name)  # raises for what the whole graph lacks; what a host's part lacks is left out
 
         def by_names(part: Graph, parts: int, vertices: IntArray | slice) -> NDArray[np.int32]:
             return self._owner(part, parts, seed, self._held_in(part))
 
-        return Assignment(nested_owner(graph, hosts, by_names))
+        return nested_owner(graph, hosts, by_names)
 
     def _held_in(self, graph: Graph) -> tuple[Balanced, ...]:
         """Return the names in ``balance`` that occur in ``graph``, the part of one host. If some are missing and at

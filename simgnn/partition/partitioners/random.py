@@ -6,12 +6,13 @@ from typing import Literal, Self
 from pydantic import Field
 
 from simgnn.graph.graph import Graph
+from simgnn.partition.host_parts import HostParts
 from simgnn.partition.partitioners.block_row import random_owner
-from simgnn.policy import Assignment, Partitioner
+from simgnn.policy import Assignment
 from simgnn.program.sizes import IntArray
 
 
-class Random(Partitioner):
+class Random(HostParts):
     """Random edge-cut: a seeded shuffle of the vertices, dealt evenly. ``seed``: by default that of the experiment."""
 
     kind: Literal["random"] = "random"
@@ -21,4 +22,5 @@ class Random(Partitioner):
         return self if self.seed is not None else self.model_copy(update={"seed": seed})
 
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
-        return Assignment(random_owner(graph.vertices, len(hosts), seed if self.seed is None else self.seed))
+        owner = random_owner(graph.vertices, len(hosts), seed if self.seed is None else self.seed)
+        return Assignment(owner, dropped=self.between_hosts(graph, owner, hosts))

@@ -13,11 +13,10 @@ from simgnn.errors import ConfigError, ShortMemoryError
 from simgnn.graph.graph import Graph
 from simgnn.hardware.price.device_times import DeviceTimes
 from simgnn.partition.device_fit import FittedPartitioner, LayerWidths
+from simgnn.partition.host_parts import HostParts, needs_halo_rows
 from simgnn.policy import (
     Assignment,
-    BatchingTraits,
     Choices,
-    CommunicationTraits,
     DroppedHalo,
     Effect,
     Partitioner,
@@ -35,7 +34,7 @@ LOSSLESS: Mapping[str, Any] = MappingProxyType({"balance": ["vertices", "edges"]
 """Options of METIS that balance edges without dropping any: what RAPA is compared with."""
 
 
-class Rapa(FittedPartitioner):
+class Rapa(FittedPartitioner, HostParts):
     """Resource-aware partitioning (RAPA): halo rows of little influence are dropped, with their edges, from ranks whose
     device is slow or full, until the costs of all ranks of a host are even. Source: CaPGNN, section 4.
 
@@ -75,23 +74,7 @@ class Rapa(FittedPartitioner):
     strict: bool = Field(default=False, description="fail where costs cannot be made even, instead of a note")
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        communication, batching = choices.communication, choices.batching
-        if batching.mini_batches:
-            fitting = choices.fitting(BatchingTraits, lambda other: not other.mini_batches)
-            yield Refusal(
-                "partition", "kind",
-                f"got '{self.label}' with batching.kind = '{batching.label}', expected another partition, or batching "
-                f"{fitting}: batches are drawn from the whole graph, so that ranks could not do without halo rows",
-            )  # fmt: skip
-        elif communication.moves != "rows":
-            fitting = choices.fitting(
-                CommunicationTraits, lambda other: other.moves == "rows" and other.cut == self.cut
-            )
-            yield Refusal(
-                "partition", "kind",
-                f"got '{self.label}' with communication.kind = '{communication.label}', expected another partition, or "
-                f"communication {fitting}: whole {communication.moves} travel, whichever halo rows a rank needs",
-            )  # fmt: skip
+        yield from needs_halo_rows(self, choices, "kind", self.label)
 
     def resolved(self, seed: int) -> Self:
         return self if self.seed is not None else self.model_copy(update={"seed": seed})
@@ -109,7 +92,8 @@ class Rapa(FittedPartitioner):
         return self._policy(self.base, {**BASES[self.base], **across})
 
     def _policy(self, kind: str, options: Mapping[str, Any]) -> Partitioner:
-        found = shipped("partition")[kind].model_validate({"kind": kind, "reorder": self.reorder, **options})
+        kept = {"reorder": self.reorder, "inter_machine": self.inter_machine}
+        found = shipped("partition")[kind].model_validate({"kind": kind, **kept, **options})
         return cast(Partitioner, found)
 
     def fitted(self, devices: Sequence[DeviceTimes], layers: Sequence[LayerWidths]) -> Self:
@@ -150,14 +134,16 @@ class Rapa(FittedPartitioner):
     def refined(self, graph: Graph, owner: NDArray[np.int32], hosts: IntArray, seed: int) -> Assignment:
         # this loads Numba, which checking an experiment does not need
         from simgnn.partition.algorithms.rapa import halos_by_influence
+        from simgnn.partition.local.edge_cut_kernels import edges_between
 
-        in_degrees = graph.csr.degrees()
-        part_edges = np.bincount(owner, in_degrees, minlength=len(hosts)).astype(np.int64)
+        part_edges = np.bincount(owner, graph.csr.degrees(), minlength=len(hosts)).astype(np.int64)
+        if self.drops_between_hosts:
+            part_edges -= edges_between(graph.csr, owner, hosts)
         part_of = self.placed(part_edges, hosts, seed)
         rank_of = np.empty_like(part_of)
         rank_of[part_of] = np.arange(len(hosts))
         placed = rank_of[owner].astype(np.int32)
-        halos, rows, edges = halos_by_influence(graph.csr, placed, hosts)
+        halos, rows, edges = halos_by_influence(graph.csr, placed, hosts, self.drops_between_hosts)
         halo_edges = np.array([halo.edges for halo in halos], dtype=np.int64)
         removed, statuses = np.zeros(len(hosts), dtype=np.int64), []
         notes: list[str] = []
@@ -173,16 +159,14 @@ class Rapa(FittedPartitioner):
         if notes and self.strict:
             raise ConfigError([f"partition.strict: {note}; remove it to train with these costs" for note in notes])
         dropped = [np.sort(halo.vertices[:count]) for halo, count in zip(halos, removed.tolist(), strict=True)]
-        return Assignment(
-            placed,
-            dropped=DroppedHalo(
-                np.repeat(np.arange(len(hosts)), removed).astype(np.int32),
-                np.concatenate(dropped),
-                self.renormalise,
-                ", ".join(dict.fromkeys(statuses)),
-                tuple(notes),
-            ),
-        )
+        rank, vertex = np.repeat(np.arange(len(hosts)), removed).astype(np.int32), np.concatenate(dropped)
+        far = self.between_hosts(graph, placed, hosts)
+        if far is not None:
+            rank, vertex = np.concatenate((rank, far.rank)), np.concatenate((vertex, far.vertex))
+            order = np.lexsort((vertex, rank))
+            rank, vertex = rank[order], vertex[order]
+        status = ", ".join(dict.fromkeys(statuses))
+        return Assignment(placed, dropped=DroppedHalo(rank, vertex, self.renormalise, status, tuple(notes)))
 
     def _host_costs(
         self, ranks: IntArray, rows: IntArray, edges: IntArray, halo_edges: IntArray, hosts: IntArray
@@ -200,29 +184,33 @@ class Rapa(FittedPartitioner):
         # this loads Numba, which checking an experiment does not need
         from simgnn.partition.algorithms.rapa import prune
 
+        budgets = self.budgets()
+
         def fits(place: int, count: int) -> bool:
             rank = int(ranks[place])
-            return (
-                self._needed(halos[place], count, int(part_of[rank])) <= self._known_devices(hosts)[rank].memory_bytes
-            )
+            return self._needed(halos[place], count, int(part_of[rank])) <= int(budgets[rank])
 
         return prune(costs, [halo.removed_edges for halo in halos], fits, self.eps_rel, self.max_passes)
 
     def _needed(self, halo: "Halo", count: int, part: int) -> float:
-        """Return the bytes that a part needs without ``count`` rows of its halo, what is reserved included; 0 where it
-        is known to fit."""
+        """Return the bytes that the program needs for a part without ``count`` rows of its halo; 0 where it is known to
+        fit."""
         if self.memory is None:
             return 0.0
-        return self.memory[part].without(count, int(halo.removed_edges[count]), halo.rows) + self.reserve_bytes
+        return self.memory[part].without(count, int(halo.removed_edges[count]), halo.rows)
 
     def _check_memory(self, halos: Sequence["Halo"], removed: IntArray, part_of: IntArray, hosts: IntArray) -> None:
         """Raise :class:`ShortMemoryError` for every rank whose part does not fit without any halo row."""
-        devices, problems = self._known_devices(hosts), []
+        budgets, problems = self.budgets(), []
         for rank, (halo, count) in enumerate(zip(halos, removed.tolist(), strict=True)):
-            needed, budget = self._needed(halo, count, int(part_of[rank])), devices[rank].memory_bytes
+            needed, budget = self._needed(halo, count, int(part_of[rank])), int(budgets[rank])
             if needed <= budget or self.memory is None:
                 continue
-            fixed = self.memory[int(part_of[rank])].fixed_bytes + self.reserve_bytes
+            if not (self.budget_bytes and budget == self.budget_bytes):
+                # of its device: what is reserved counts as needed there
+                needed, budget = needed + self.reserve_bytes, budget + self.reserve_bytes
+            reserved = int(budget - budgets[rank])
+            fixed = self.memory[int(part_of[rank])].fixed_bytes + reserved
             if budget > fixed:
                 workable = f"P >= {ceil(len(hosts) * (needed - fixed) / (budget - fixed))}"
             else:

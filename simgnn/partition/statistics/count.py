@@ -13,7 +13,7 @@ from simgnn.graph.locality import reuse_profile
 from simgnn.graph.store import graph_digest
 from simgnn.partition.edges import UndirectedEdges, arcs_of_edges, ends_of
 from simgnn.partition.local.edge_cut import LocalGraph, build_local_graphs, dropped_by
-from simgnn.partition.local.edge_cut_kernels import summed_nonzeros
+from simgnn.partition.local.edge_cut_kernels import edges_between, summed_nonzeros
 from simgnn.partition.local.masters import add_replicas, count_mirrors, master_sets, mirror_keys
 from simgnn.partition.local.vertex_cut import (
     BY_HOSTS,
@@ -25,7 +25,12 @@ from simgnn.partition.local.vertex_cut import (
     build_replica_graphs,
 )
 from simgnn.partition.partition import Partition, digest_of
-from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, DROPPED_ROWS, PartitionStats
+from simgnn.partition.statistics.partition_stats import (
+    DROPPED_BETWEEN,
+    DROPPED_EDGES,
+    DROPPED_ROWS,
+    PartitionStats,
+)
 from simgnn.policy import Reorder
 from simgnn.program.sizes import IntArray, Route
 
@@ -59,6 +64,10 @@ def partition_stats(
             gone = len(dropped_by(partition, local.rank))
             counted[-1] |= {DROPPED_EDGES: np.array(lost), DROPPED_ROWS: np.array(gone)}
     tables = {name: np.stack([one[name] for one in counted], axis=int(name in BY_OWNER)) for name in counted[0]}
+    if partition.dropped is not None and len(np.unique(hosts)) > 1:
+        far = hosts[:, None] != hosts
+        kept = np.where(far, tables["block_edges"], 0).sum(axis=1)
+        tables[DROPPED_BETWEEN] = edges_between(graph.csr, partition.owner, hosts) - kept
     rows, edges, received = (tables.pop(name) for name in ("rows", "edges", "received"))
     notes = () if partition.dropped is None else partition.dropped.notes
     halo = Route.from_matrix(received)

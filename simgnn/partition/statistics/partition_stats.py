@@ -18,6 +18,8 @@ BASE = ("hosts", "rows", "edges", "halo/source", "halo/target", "halo/rows")
 """Names of the arrays that the statistics of every partition have."""
 DROPPED_EDGES, DROPPED_ROWS = "dropped_edges", "dropped_halo_rows"
 """Tables of partitions whose ranks do without some halo rows."""
+DROPPED_BETWEEN = "dropped_edges_between_hosts"
+"""Table of such partitions of several hosts."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class PartitionStats:
     - ``cut_edges`` int64 [P]: local edges whose source is a halo row;
     - ``dropped_edges``, ``dropped_halo_rows`` int64 [P]: in-edges of own rows, and halo rows, that a rank does without
       (absent: none); ``edges``, ``halo`` and all other tables count what is kept;
+    - ``dropped_edges_between_hosts`` int64 [P]: those of ``dropped_edges`` whose source is on another host (absent: one
+      host);
     - ``degrees`` int64 [D, 2]: an in-degree, and the number of vertices of the graph that have it (in ``stats:``
       files);
     - ``locality/forward``, ``locality/backward`` float64 [P, bins]: :func:`reuse_profile` of the local edges in order

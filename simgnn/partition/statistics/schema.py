@@ -19,6 +19,7 @@ from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHA
 from simgnn.partition.statistics.partition_stats import (
     BASE,
     DEGREES,
+    DROPPED_BETWEEN,
     DROPPED_EDGES,
     DROPPED_ROWS,
     PartitionStats,
@@ -173,6 +174,7 @@ Fault = tuple[str, str]
 """A key in ``[partition]`` and the problem with it."""
 LOCALITY = ("locality/forward", "locality/backward", "locality/features/forward", "locality/features/backward")
 SPARSE = ("feature_nonzeros", "neighbor_feature_nonzeros", "aggregated_feature_nonzeros", "halo_feature_nonzeros")
+HALO_VERTICES = "halo_vertices"
 LARGEST = 2**46
 """Upper bound of the numbers in a table, so that sums over ranks fit into 64 bits."""
 
@@ -192,7 +194,8 @@ class TableForm:
 def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
     """Return the expected form of every table that a partition of this size may have, by name."""
     P, facts = stats.ranks, stats.facts
-    one_a_rank = dict.fromkeys((*SPARSE[1:3], "cut_edges", SHARED, DROPPED_EDGES, DROPPED_ROWS), TableForm((P,)))
+    dropped = (DROPPED_EDGES, DROPPED_ROWS, DROPPED_BETWEEN)
+    one_a_rank = dict.fromkeys((*SPARSE[1:3], "cut_edges", SHARED, *dropped), TableForm((P,)))
     gone = dropped_edges(stats.tables)
     less = " less dropped edges" if gone else ""
     batches = chunk_tables.batches_in(stats.tables) or 0
@@ -204,6 +207,7 @@ def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
         "block_edges": TableForm((P, P), total=(f"graph.edges{less}", facts.edges - gone)),
         **dict.fromkeys(LOCALITY, TableForm((P, None), shares=True)),
         DEGREES: TableForm((None, 2)),
+        HALO_VERTICES: TableForm((int(stats.halo.rows.sum()),)),
         BY_REPLICAS: TableForm((None, 3), below=(len(stats.halo.rows), P + 1)),
         **dict.fromkeys(LEVELS, TableForm((None, 3), below=(P, P))),
         BY_HOSTS: TableForm((None, 4), below=(P, P, P + 1)),
@@ -304,6 +308,8 @@ def _number_faults(name: str, table: NDArray[Any], form: TableForm, stats: Parti
         yield key, "this table is for sparse features, but graph.feature_nonzeros is missing"
     elif form.total is not None and total != form.total[1]:
         yield key, f"add up to {total}, expected {form.total[0]} = {form.total[1]}"
+    elif name == HALO_VERTICES:
+        yield from _vertex_faults(key, table, stats)
     elif name == DEGREES:
         found = int(table[:, 1].sum()), sum((table[:, 0].astype(object) * table[:, 1]).tolist())
         if found != (facts.vertices, facts.edges) or np.any(np.diff(table[:, 0]) <= 0):
@@ -312,3 +318,18 @@ def _number_faults(name: str, table: NDArray[Any], form: TableForm, stats: Parti
                 f"add up to {found[0]} vertices and {found[1]} edges, expected {facts.vertices} and {facts.edges}, "
                 "each degree once and in ascending order",
             )
+
+
+def _vertex_faults(key: str, table: NDArray[Any], stats: PartitionStats) -> Iterator[Fault]:
+    """Yield what no halo has, of the vertices of halo rows that are listed by holder, and for each by owner."""
+    order = np.lexsort((stats.halo.source, stats.halo.target))
+    owner, holder = (np.repeat(ends[order], stats.halo.rows[order]) for ends in (stats.halo.source, stats.halo.target))
+    if np.any(table >= stats.facts.vertices):
+        yield key, f"got {table.max()}, expected numbers below graph.vertices = {stats.facts.vertices}"
+        return
+    by_vertex = np.lexsort((holder, table))
+    same = np.diff(table[by_vertex]) == 0
+    if np.any(same & (np.diff(holder[by_vertex]) == 0)):
+        yield key, "a rank has a vertex twice in its halo"
+    if np.any(same & (np.diff(owner[by_vertex]) != 0)):
+        yield key, "halo rows of one vertex have different owners"

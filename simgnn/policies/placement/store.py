@@ -12,7 +12,7 @@ from simgnn.emit.batches.names import HOT, INPUTS, TAKE_HOT
 from simgnn.emit.batches.on_rank import OfOne, OfTwo, RankAction
 from simgnn.emit.batches.placement import RowStore
 from simgnn.emit.batches.staging import Staging, received
-from simgnn.errors import ConfigError
+from simgnn.errors import ShortMemoryError
 from simgnn.policy import Action, Choices, Effect, Refusal, chosen
 from simgnn.program.ops import Access
 from simgnn.program.sizes import Column
@@ -56,7 +56,7 @@ class Store(RowStore):
     batches that are known before training begins: ``hot_scope`` = ``epoch``, from those of each epoch, whose cache is
     filled while the one before runs; ``run``, from all of them, so that one cache is filled once
     (docs/systems/rapidgnn.md). ``pull``: which rows of the next epoch's cache are pulled, ``full``: all, or ``delta``:
-    those that the current one lacks. ``device_bytes``: the memory of a rank's device for caches and staged batches.
+    those that the current one lacks.
 
     ``sparse_embedding``: the width of each vertex's learned vector, beside its features (DistDGL, 5.4);
     ``sparse_delay``: 0, vectors are updated before the next step pulls rows; 1, after (docs/systems/distdgl.md)."""
@@ -80,9 +80,6 @@ class Store(RowStore):
         default=0, ge=0, le=2**20, description="width of each vertex's learned vector; 0: none"
     )
     sparse_delay: Literal[0, 1] = Field(default=0, description="steps by which updates of learned vectors are delayed")
-    device_bytes: int = Field(
-        default=0, ge=0, le=2**62, description="bytes of a rank's device for caches and staged batches; 0: no limit"
-    )
 
     @model_validator(mode="after")
     def _filled_once(self) -> Self:
@@ -167,15 +164,16 @@ class Store(RowStore):
         return self.sparse_delay
 
     def check_fits(self, cached: NDArray[np.int64], largest: NDArray[np.int64], window: int, row_bytes: int) -> None:
-        """Raise :class:`ConfigError` if ``device_bytes`` cannot hold the caches and ``window`` staged batches. The
-        message states how many hot rows would fit (docs/systems/rapidgnn.md) or, if none do, which window would."""
+        """Raise :class:`ShortMemoryError` if ``device_bytes``, which limits all that a device holds, cannot even hold
+        the caches and ``window`` staged batches. The message states how many hot rows would fit
+        (docs/systems/rapidgnn.md) or, if none do, which window would."""
         need, room = staged_rows(cached, largest, window, self.caches), self.device_bytes // row_bytes
         if not self.device_bytes or int(need.max()) <= room:
             return
         rank = int(need.argmax())
         remedy = _fitting(cached, largest, window, room, self.caches)
         what = {1: "a cache", 2: "two caches"}[self.caches]
-        raise ConfigError(
+        raise ShortMemoryError(
             f"placement.device_bytes: got {self.device_bytes}, but {what} of {cached[rank]} rows and {window} "
             f"staged batches of up to {largest[rank]} rows take {need[rank] * row_bytes} bytes on rank {rank}; "
             f"expected more, or {remedy}"

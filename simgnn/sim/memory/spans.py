@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simgnn.program.kinds import OpKind
-from simgnn.program.program import Program, carried, made_once
+from simgnn.program.program import Program, always_held, block_owner, made_once, received_blocks
 from simgnn.program.sizes import Column, Decision, IntArray, Scratch
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.flow_table import Bools, Ints
@@ -71,19 +70,6 @@ class Spans:
         return np.asarray(always + most)
 
 
-def always_held(program: Program) -> frozenset[str]:
-    """Buffers allocated for the whole run: lasting ones, and those that outlive a turn, except :func:`made_once`."""
-    lasting = {buffer.name for buffer in program.buffers.values() if buffer.lasting}
-    return (carried(program) - made_once(program)) | lasting
-
-
-def handed_over(program: Program) -> frozenset[str]:
-    """Device buffers that need no memory on a CPU, since the executor uses a permanent host buffer for them."""
-    ops, held = (op for _, op in program.ops if op.scratch.handed_over), always_held(program)
-    pairs = (pair for op in ops for pair in zip(op.reads, op.writes, strict=True))
-    return frozenset(device.buffer for host, device in pairs if host.buffer in held)
-
-
 def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> Spans:
     """Spans of buffers that are not permanent: one for each turn and rank, or one up to the end if :func:`made_once`.
 
@@ -100,10 +86,9 @@ def buffer_spans(program: Program, sizes: Sizes, ticks: Mapping[str, Ints]) -> S
     counts = np.diff(start)[ticks["op_id"]]
     row = np.repeat(np.arange(len(counts)), counts)
     buffer = flat[start[ticks["op_id"][row]] + np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)]
-    received = {op.writes[0].buffer for _, op in program.ops if op.kind is OpKind.BROADCAST and op.writes}
+    received = received_blocks(program)
     if received:
-        # the rank whose rows an op sends to all, or sums over as they arrive; -1: none
-        roots = (op.root if op.kind is OpKind.BROADCAST else op.scratch.own_block for _, op in program.ops)
+        roots = (block_owner(op) for _, op in program.ops)
         root = np.array([-1 if rank is None else rank for rank in roots])
         elsewhere = np.isin(buffer, [number[name] for name in received if name in number])
         kept_here = ~elsewhere | (root[ticks["op_id"][row]] != ticks["rank"][row])

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.hardware.price.machine import Machine
-from simgnn.program.program import Program, same_as_constants
+from simgnn.program.program import Program, always_held, handed_over, same_as_constants
 from simgnn.program.sizes import IntArray
 from simgnn.record.memory import MemoryPeak
 from simgnn.record.rundir import MEMORY_SCHEMA
@@ -28,9 +28,7 @@ from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.memory.caching_allocator import reserve
 from simgnn.sim.memory.spans import (
     Spans,
-    always_held,
     buffer_spans,
-    handed_over,
     most_bytes,
     scratch_bytes,
     scratch_spans,
@@ -70,6 +68,8 @@ class OutOfMemory:
 @dataclass(frozen=True, eq=False)
 class Memory:
     """Peaks in bytes, int64 [P]: of each rank's buffers on its ``device``, in ``host`` memory, and of ``both`` at once.
+    ``own``: of what its device holds, which on a CPU is all but memory that ranks share; ``shared``: of memory that the
+    ranks of its host share, on the first of them.
 
     ``devices``: peak of all ranks on a device at once, by its name; a CPU's memory includes host buffers of its ranks.
     ``gpu``: ranks whose device has its own memory beside the host's, bool [P]. ``reserved`` int64 [P]: memory that
@@ -81,6 +81,8 @@ class Memory:
     device: IntArray
     host: IntArray
     both: IntArray
+    own: IntArray
+    shared: IntArray
     devices: Mapping[str, int]
     gpu: Bools
     reserved: IntArray | None
@@ -134,7 +136,8 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
         kept[space][name] = most_bytes(sizes, name) * there
     kept["device"] |= {name: scratch_bytes(sizes, one, 0, 0, name) for name, one in program.kept.items()}
     on_device, in_host = always_bytes(kept, "device"), always_bytes(kept, "host", "host-shared")
-    lies_there = spans.in_space(program, "device")
+    lies_there, is_shared = spans.in_space(program, "device"), spans.in_space(program, "host-shared")
+    beside_device = always_bytes(kept, "host") * on_cpu
     devices = list(dict.fromkeys(machine.devices))
     place = np.array([devices.index(name) for name in machine.devices])
     limits = np.array([machine.memory_bytes(machine.devices.index(name)) for name in devices])
@@ -153,6 +156,8 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
         device=spans.where(lies_there).peaks(on_device, ranks),
         host=spans.where(~lies_there).peaks(in_host, ranks),
         both=spans.peaks(on_device + in_host, ranks),
+        own=held.where(~is_shared[lies_there | on_cpu[spans.rank]]).peaks(on_device + beside_device, ranks),
+        shared=spans.where(is_shared).peaks(always_bytes(kept, "host-shared"), ranks),
         devices=dict(zip(devices, on_devices.totals().tolist(), strict=True)),
         gpu=~on_cpu,
         reserved=reserved,

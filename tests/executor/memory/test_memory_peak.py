@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simgnn.record.result import read_result
-from tests.benchmarks.bench_memory import BAR, measure
+from tests.benchmarks.bench_memory import BAR, measure, predicted_and_run
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.libc_ver()[0] != "glibc",
@@ -307,6 +307,36 @@ def test_a_ranks_peak_is_predicted_within_a_tenth(system: str, ranks: int, setti
     assert min(result.idle_memory_bytes) > 2**26, "an interpreter with torch in it"
     error = predicted / measured - 1
     assert np.abs(error).max() < BAR, f"errors {error}"
+
+
+WIDE = ["graph.feature_width=128", "partition.kind=random"]
+LEVELS = (
+    ["placement.device_rows=1.0"], ["placement.host_rows=1.0"],
+    ["placement.device_rows=0.5", "placement.host_rows=0.5"],
+    ["placement.device_rows=3000", "placement.host_rows=9000", "communication.resend_inputs=true"],
+    ["placement.device_rows=0.3", "placement.host_rows=0.8", "model.kind=gat", "model.order=auto"],
+)  # fmt: skip
+"""Caches of the device, of the host, and of both."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("levels", LEVELS, ids=",".join)
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 1), (4, 1), (4, 2)])
+def test_caches_on_the_device_and_in_shared_memory_are_predicted_within_a_tenth_each(
+    ranks: int, hosts: int, levels: list[str], tmp_path: Path
+) -> None:
+    settings = ["graph.classes=5", *LARGER, *THREE, *REFRESHED, *WIDE, *levels]
+    memory, result = predicted_and_run(settings, ranks, tmp_path, hosts=hosts)
+    device = memory.own / np.asarray(result.device_memory_bytes) - 1
+    assert np.abs(device).max() < BAR, f"device: errors {device}"
+    if not any(level.startswith("placement.host_rows") for level in levels):
+        assert result.shared_memory_bytes is None
+        return
+    assert result.shared_memory_bytes is not None
+    shared, predicted = np.asarray(result.shared_memory_bytes), memory.shared
+    assert (shared > 0).tolist() == (predicted > 0).tolist() == [rank % (ranks // hosts) == 0 for rank in range(ranks)]
+    errors = predicted[shared > 0] / shared[shared > 0] - 1
+    assert np.abs(errors).max() < BAR, f"shared: errors {errors}"
 
 
 @pytest.mark.slow

@@ -1,0 +1,64 @@
+"""Refuses a run whose ranks need more memory than ``placement.device_bytes``, before it trains."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simgnn.api.activity import find_activity
+from simgnn.api.predict import FALLBACK_PROFILE, ChosenProfile, simulation_of
+from simgnn.errors import ConfigError, HardwareError, ShortMemoryError
+from simgnn.experiment.schema import Experiment
+from simgnn.hardware.price.machine import Machine
+from simgnn.hardware.profile.profile import load_profile
+from simgnn.planner.cache_capacity import with_capacities
+from simgnn.planner.largest_cache import largest_caches
+from simgnn.planner.make_plan import plan
+from simgnn.planner.prepare import Prepared
+from simgnn.planner.program_memory import program_bytes, shortfall
+from simgnn.program.sizes import IntArray
+from simgnn.progress import Progress
+
+
+def check_device_budget(prepared: Prepared, chosen: ChosenProfile | None, progress: Progress) -> None:
+    """Raise :class:`ShortMemoryError` if a rank of a run needs more than its budget, by the prediction that ``simgnn
+    simulate`` makes on the profile ``chosen`` (None: on the one that stands in for a machine never calibrated).
+
+    Where that prediction needs what only a run decides, or a profile that knows these ranks and this work, sizes count
+    as their upper bounds and ops in program order: the same peaks, unless ops of several epochs overlap."""
+    experiment = prepared.experiment
+    if not experiment.placement.device_bytes:
+        return
+    progress.stage("memory: what each device needs (placement.device_bytes)")
+    chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
+    try:
+        held = _simulated(prepared, chosen)
+    except (ConfigError, HardwareError):
+        held = program_bytes(prepared.planned.program, _on_cpu(experiment, chosen))
+    if not (short := shortfall(experiment, held)):
+        return
+
+    def fits(other: Experiment) -> bool:
+        fitted = with_capacities(other, prepared.stats, chosen.profile)[0]
+        needed = program_bytes(plan(fitted, prepared.stats).program, _on_cpu(experiment, chosen))
+        return not shortfall(other, needed)
+
+    remedy = ""
+    if experiment.freshness.caches_halo:
+        remedy = largest_caches(experiment, int(prepared.stats.halo_rows().max(initial=0)), fits)
+    raise ShortMemoryError("; ".join(filter(None, (short, remedy))))
+
+
+def _simulated(prepared: Prepared, chosen: ChosenProfile) -> IntArray:
+    """Return the memory of each rank's device by simulation, int64 [P]."""
+    found, experiment = find_activity(prepared, None), prepared.experiment
+    threads = experiment.hardware.threads_per_rank
+    again = simulation_of(prepared, found, threads)
+    return again.simulate(again.place(chosen.profile), experiment.train.epochs).memory.own
+
+
+def _on_cpu(experiment: Experiment, chosen: ChosenProfile) -> NDArray[np.bool_]:
+    """Return which ranks have a CPU as their device, bool [P]: all, where the profile has no place for them."""
+    try:
+        machine = Machine.place(chosen.profile, experiment.rank_hosts())
+    except HardwareError:
+        return np.ones(experiment.ranks, dtype=np.bool_)
+    return np.array([machine.device(rank).kind == "cpu" for rank in range(experiment.ranks)])
