@@ -227,7 +227,8 @@ def _percent(value: float | None, signed: bool = False) -> str:
 
 
 def print_published(board: PublishedBoard) -> None:
-    """Print predictions beside published results: every row, then figures of merit and assumptions."""
+    """Print predictions beside published results: every row, then figures of merit, then both of the tables that are
+    scored apart, and all assumptions."""
     columns = ["system", "graph", "model", "layers", "GPUs", "published", "predicted", "range", "factor"]
     columns += ["out of order", "memory"]
     rows = [
@@ -246,7 +247,7 @@ def print_published(board: PublishedBoard) -> None:
         ]
         for row in board.rows
     ]
-    print_table("Published epoch times and memory verdicts", columns, rows, left=3)
+    print_table(f"Published epoch times and memory verdicts: {board.suite}", columns, rows, left=3)
     console = terminal()
     timed = sum(row.factor is not None for row in board.rows)
     console.print(f"median factor either way {_figure(board.median_factor)}; {board.inside} of {timed} in range")
@@ -258,6 +259,8 @@ def print_published(board: PublishedBoard) -> None:
     console.print(f"rows of models that the suite does not map to one of ours: {board.left_out}")
     console.print(f"rows that ended otherwise than 'ok' or 'oom', which are not scored: {board.otherwise}")
     console.print("bars: " + ", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in board.bars.items()))
+    for group in board.apart:
+        print_published(group)
     for line in board.assumptions:
         console.print(f"assumed: {line}")
 

@@ -80,6 +80,15 @@ class Profile(Strict):
         gpus = any(self.devices[name].kind == "gpu" for name in placed)
         return "nccl" if gpus and "nccl" in self.backends else "gloo"
 
+    def using(self, backend: BackendName) -> Self:
+        """Return the profile with this library as the usual one. Raises :class:`HardwareError` if it has none such."""
+        if backend not in self.backends:
+            raise HardwareError(
+                f"backends.{backend}: the profile '{self.meta.name}' does not describe this library; it has: "
+                f"{', '.join(self.backends) or 'none'}. Describe it, or name another."
+            )
+        return self.model_copy(update={"usual_backend": backend})
+
     def source_counts(self) -> dict[str, int]:
         """Count the numbers of the profile by source. A curve counts as one."""
         counts: dict[str, int] = dict.fromkeys(SOURCES, 0)

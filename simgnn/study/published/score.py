@@ -22,7 +22,7 @@ from simgnn.study.cases import case_experiment
 from simgnn.study.error_measures import Floats, kendall_tau, ordered_pairs
 from simgnn.study.profile_variants import adjusted
 from simgnn.study.published.graph import Variation, divide, kept_bytes, statistics, variations
-from simgnn.study.published.suite import Dataset, PublishedSuite, PublishedTable
+from simgnn.study.published.suite import Dataset, PublishedBars, PublishedSuite, PublishedTable
 from simgnn.tomlfile import Table, write_toml
 
 Verdict = Literal["fits", "oom", "undecided"]
@@ -84,7 +84,8 @@ class PublishedBoard:
     """Result of ``simgnn validate published``. ``left_out``: rows of models that the suite maps to no model here.
     ``otherwise``: rows that ended neither well nor out of memory, which are not scored. ``inside``: timed rows whose
     range of predictions holds the published time. ``tau``: over all pairs of rows; ``within``, ``across``: over pairs
-    of rows in the same table, and in different tables."""
+    of rows in the same table, and in different tables. ``apart``: the boards of tables that are scored by themselves;
+    their rows and bars are in none of the other fields."""
 
     suite: str
     rows: tuple[PublishedRow, ...]
@@ -100,11 +101,12 @@ class PublishedBoard:
     wrong: int
     undecided: int
     bars: dict[str, bool]
-    assumptions: tuple[str, ...]
+    assumptions: tuple[str, ...] = ()
+    apart: "tuple[PublishedBoard, ...]" = ()
 
     @property
     def holds(self) -> bool:
-        return all(self.bars.values())
+        return all(self.bars.values()) and all(board.holds for board in self.apart)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "holds": self.holds}
@@ -194,16 +196,26 @@ def _order(agreement: Floats) -> Order:
 
 def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> PublishedBoard:
     """Predict and score every selected row. Raises :class:`ConfigError` where a file does not match the suite."""
-    rows = []
-    selected, left_out, otherwise = zip(*(selected_rows(one, tables / one.file) for one in suite.tables), strict=True)
-    for table, entries in zip(suite.tables, selected, strict=True):
-        for entry in entries:
-            backend.tell(f"predicting {table.label}: {entry.dataset}, {entry.model}")
-            rows.append(_row(suite, table, entry, backend))
-    return _board(suite, rows, sum(left_out), sum(otherwise))
+    selected = [(table, *selected_rows(table, tables / table.file)) for table in suite.tables]
+
+    def board(name: str, group: str | None, bars: PublishedBars) -> PublishedBoard:
+        rows, left_out, otherwise = [], 0, 0
+        for table, entries, unmapped, ended in selected:
+            if table.apart != group:
+                continue
+            left_out, otherwise = left_out + unmapped, otherwise + ended
+            for entry in entries:
+                backend.tell(f"predicting {table.label}: {entry.dataset}, {entry.model}")
+                rows.append(_row(suite, table, entry, backend))
+        return _board(name, bars, rows, left_out, otherwise)
+
+    apart = tuple(board(name, name, bars) for name, bars in suite.apart.items())
+    return replace(board(suite.name, None, suite.bars), assumptions=suite.assumptions(), apart=apart)
 
 
-def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, otherwise: int) -> PublishedBoard:
+def _board(
+    name: str, bars: PublishedBars, rows: Sequence[PublishedRow], left_out: int, otherwise: int
+) -> PublishedBoard:
     places = [at for at, row in enumerate(rows) if row.factor is not None and row.published_s is not None]
     timed = [rows[at] for at in places]
     factors = np.array([row.factor for row in timed], dtype=np.float64)
@@ -216,9 +228,8 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, o
     discordant = dict(zip(places, wrong, strict=True))
     decided = [row for row in rows if row.verdict != "undecided"]
     right = sum((row.verdict == "oom") == (row.published_status == "oom") for row in decided)
-    bars = suite.bars
     return PublishedBoard(
-        suite=suite.name,
+        suite=name,
         rows=tuple(replace(row, discordant=discordant.get(at)) for at, row in enumerate(rows)),
         left_out=left_out,
         otherwise=otherwise,
@@ -233,10 +244,9 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, o
         undecided=len(rows) - len(decided),
         bars={
             "median_factor": median is not None and median <= bars.median_factor,
-            "tau": tau is not None and tau >= bars.tau,
+            **({} if bars.tau is None else {"tau": tau is not None and tau >= bars.tau}),
             "wrong_verdicts": len(decided) - right <= bars.wrong_verdicts,
         },
-        assumptions=suite.assumptions(),
     )
 
 
@@ -285,7 +295,7 @@ def _predicted(
     name, ranks, kind = entry.dataset, entry.ranks, table.models[entry.model]
     with TemporaryDirectory(prefix="simgnn-published-") as scratch:
         path = Path(scratch) / "graph.toml"
-        write_toml(path, statistics(suite, dataset, name, ranks, change))
+        write_toml(path, statistics(suite, dataset, name, ranks, change, table.blocks is not None))
         own: Table = {
             "name": f"{name}-{ranks}",
             "model": {"kind": kind, "layers": entry.layers},
@@ -294,12 +304,16 @@ def _predicted(
             "train": {"epochs": EPOCHS, "eval_every": 0},
         }
         given = [one.set for one in table.given if kind in one.models]
-        experiment = case_experiment(suite.extends, [table.set, *given, dataset.set, change.set, own])
+        system = table.extends or suite.extends
+        experiment = case_experiment(system, [table.set, *given, dataset.set, change.set, own])
         adjustments = [one for one in table.adjust if one.concerns(kind, dataset)]
-        found = backend.predict(experiment, adjusted(load_profile(table.profile), adjustments, change.memory))
+        profile = load_profile(table.profile)
+        profile = profile if table.backend is None else profile.using(table.backend)
+        found = backend.predict(experiment, adjusted(profile, adjustments, change.memory))
     full = found.result.status == "oom"
     if table.kept is not None:
         widths = experiment.model.widths(dataset.features, dataset.classes)
-        needed = kept_bytes(table.kept, widths, divide(suite, dataset, ranks, change))
+        division = divide(suite, dataset, ranks, change, table.blocks is not None)
+        needed = kept_bytes(table.kept, widths, division)
         full = full or needed > min(found.machine.device(rank).memory.value for rank in range(ranks))
     return None if full else found.result.epoch_s_median, full
