@@ -8,7 +8,7 @@ import pytest
 
 from simgnn.api.backend import CommandBackend
 from simgnn.cli.tables.console import Reporter
-from simgnn.errors import HardwareError
+from simgnn.errors import ConfigError, HardwareError
 from simgnn.report.validation import print_published
 from simgnn.study.published.graph import Variation, divide, statistics, variations
 from simgnn.study.published.score import PublishedBoard, score_published
@@ -187,3 +187,26 @@ def test_the_library_that_a_table_names_carries_its_broadcasts(tmp_path: Path) -
 def test_groups_and_blocks_that_do_not_add_up_are_refused(change: dict[str, object], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         suite(**change)
+
+
+def test_printed_communication_is_scored_beside_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head, *lines = ROWS.splitlines()
+    told = [f"{head},sending", *(f"{line},0.004" for line in lines if line.startswith("plain"))]
+    table = {**TABLE, "communication": "sending"}
+    board = scored(tmp_path, "\n".join(told), tables=[table], apart={})
+    alone, two = board.rows
+    assert alone.predicted_communication_s == alone.communication_factor == 0.0
+    assert two.predicted_communication_s is not None
+    assert two.predicted_s is not None
+    assert two.communication_factor is not None
+    assert 0 < two.predicted_communication_s < two.predicted_s
+    assert two.communication_factor == pytest.approx(two.predicted_communication_s / 0.004)
+    assert board.communication_rows == 1, "one GPU sends nothing, of which no factor can be told"
+    assert board.communication_factor == max(two.communication_factor, 1 / two.communication_factor)
+    print_published(board)
+    assert "of printed communication alone" in capsys.readouterr().out
+    bad = "\n".join([*told, "plain,small,GCN,2,0.05,ok,none"])
+    with pytest.raises(ConfigError, match="line 4: sending: got 'none', expected seconds above zero"):
+        scored(tmp_path, bad, tables=[table], apart={})
+    without = scored(tmp_path, tables=[TABLE], apart={})
+    assert (without.communication_factor, without.communication_rows) == (None, 0)

@@ -33,7 +33,8 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Entry:
-    """One published result. ``seconds``: of all epochs, None if it ran out of memory; ``text``: the time as printed."""
+    """One published result. ``seconds``: of all epochs, None if it ran out of memory; ``text``: the time as printed;
+    ``communication``: seconds of communication of all epochs, None if none are printed."""
 
     dataset: str
     model: str
@@ -42,6 +43,7 @@ class Entry:
     status: str
     seconds: float | None
     text: str
+    communication: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class PublishedRow:
     """One published result and its prediction. ``factor``: predicted over published time. ``low_s``, ``high_s``: least
     and largest prediction over the variations; None if running out of memory is predicted. ``noise``: relative standard
     deviation of the published time, rounding included. ``file``: the printed table. ``discordant``: number of other
-    timed rows whose order with this row is predicted wrongly."""
+    timed rows whose order with this row is predicted wrongly. ``published_communication_s``: seconds of an epoch in
+    which ranks communicate and do not compute, as printed; ``predicted_communication_s``: the mean over ranks."""
 
     file: str
     label: str
@@ -77,6 +80,15 @@ class PublishedRow:
     factor: float | None
     verdict: Verdict
     discordant: int | None = None
+    published_communication_s: float | None = None
+    predicted_communication_s: float | None = None
+
+    @property
+    def communication_factor(self) -> float | None:
+        """Predicted over published communication; None: not printed, or no time is predicted."""
+        if self.published_communication_s is None or self.predicted_communication_s is None:
+            return None
+        return self.predicted_communication_s / self.published_communication_s
 
 
 @dataclass(frozen=True)
@@ -84,8 +96,9 @@ class PublishedBoard:
     """Result of ``simgnn validate published``. ``left_out``: rows of models that the suite maps to no model here.
     ``otherwise``: rows that ended neither well nor out of memory, which are not scored. ``inside``: timed rows whose
     range of predictions holds the published time. ``tau``: over all pairs of rows; ``within``, ``across``: over pairs
-    of rows in the same table, and in different tables. ``apart``: the boards of tables that are scored by themselves;
-    their rows and bars are in none of the other fields."""
+    of rows in the same table, and in different tables. ``communication_factor``: the median factor either way between
+    printed and predicted communication, over ``communication_rows`` rows (None: no row prints it). ``apart``: the
+    boards of tables that are scored by themselves; their rows and bars are in none of the other fields."""
 
     suite: str
     rows: tuple[PublishedRow, ...]
@@ -101,6 +114,8 @@ class PublishedBoard:
     wrong: int
     undecided: int
     bars: dict[str, bool]
+    communication_factor: float | None = None
+    communication_rows: int = 0
     assumptions: tuple[str, ...] = ()
     apart: "tuple[PublishedBoard, ...]" = ()
 
@@ -122,7 +137,7 @@ def selected_rows(table: PublishedTable, path: Path) -> tuple[list[Entry], int, 
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"published: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     columns = {table.dataset, table.model, table.time, "status", *table.select}
-    columns |= {name for name in (table.ranks, table.layers) if isinstance(name, str)}
+    columns |= {name for name in (table.ranks, table.layers, table.communication) if isinstance(name, str)}
     missing = sorted(columns - set(reader.fieldnames or ()))
     if missing:
         raise ConfigError(
@@ -163,14 +178,17 @@ def _entry(table: PublishedTable, row: Mapping[str, str], where: str, faults: li
         for column in (table.ranks, table.layers)
     )
     ended = row["status"] == "ok"
+    expected = "seconds above zero, since the status is 'ok'"
+    communication = table.communication if ended else None
     return Entry(
         dataset=row[table.dataset],
         model=row[table.model],
         layers=layers,
         ranks=ranks,
         status=row["status"],
-        seconds=above_zero(table.time, float, "seconds above zero, since the status is 'ok'") if ended else None,
+        seconds=above_zero(table.time, float, expected) if ended else None,
         text=row[table.time],
+        communication=None if communication is None else above_zero(communication, float, expected),
     )
 
 
@@ -226,6 +244,7 @@ def _board(
     tau, pairs = kendall_tau(predicted, published, noise)
     within, across, wrong = orders(predicted, published, noise, [row.file for row in timed])
     discordant = dict(zip(places, wrong, strict=True))
+    parts = [row.communication_factor for row in rows if row.communication_factor]
     decided = [row for row in rows if row.verdict != "undecided"]
     right = sum((row.verdict == "oom") == (row.published_status == "oom") for row in decided)
     return PublishedBoard(
@@ -247,6 +266,8 @@ def _board(
             **({} if bars.tau is None else {"tau": tau is not None and tau >= bars.tau}),
             "wrong_verdicts": len(decided) - right <= bars.wrong_verdicts,
         },
+        communication_factor=float(np.median([max(one, 1 / one) for one in parts])) if parts else None,
+        communication_rows=len(parts),
     )
 
 
@@ -260,9 +281,9 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Ba
     kind = table.models[entry.model]
     changes = variations(suite, table, kind, ranks, str(ranks) in dataset.counted)
     results = [_predicted(suite, table, dataset, entry, change, backend) for change in changes]
-    predicted, full = results[0]
-    times = [seconds for seconds, _ in results if seconds is not None]
-    agree = all(verdict == full for _, verdict in results)
+    predicted, communication, full = results[0]
+    times = [seconds for seconds, _, _ in results if seconds is not None]
+    agree = all(verdict == full for _, _, verdict in results)
     published = None if entry.seconds is None else entry.seconds / table.epochs
     return PublishedRow(
         file=table.file,
@@ -279,6 +300,8 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Ba
         high_s=max(times, default=None),
         factor=None if published is None or predicted is None else predicted / published,
         verdict=("oom" if full else "fits") if agree else "undecided",
+        published_communication_s=None if entry.communication is None else entry.communication / table.epochs,
+        predicted_communication_s=communication,
     )
 
 
@@ -290,8 +313,9 @@ def rounding(text: str) -> float:
 
 def _predicted(
     suite: PublishedSuite, table: PublishedTable, dataset: Dataset, entry: Entry, change: Variation, backend: Backend
-) -> tuple[float | None, bool]:
-    """Return the predicted seconds of an epoch (None if memory runs out), and whether memory runs out."""
+) -> tuple[float | None, float | None, bool]:
+    """Return the predicted seconds of an epoch and those of communication (None if memory runs out), and whether memory
+    runs out."""
     name, ranks, kind = entry.dataset, entry.ranks, table.models[entry.model]
     with TemporaryDirectory(prefix="simgnn-published-") as scratch:
         path = Path(scratch) / "graph.toml"
@@ -316,4 +340,7 @@ def _predicted(
         division = divide(suite, dataset, ranks, change, table.blocks is not None)
         needed = kept_bytes(table.kept, widths, division)
         full = full or needed > min(found.machine.device(rank).memory.value for rank in range(ranks))
-    return None if full else found.result.epoch_s_median, full
+    if full:
+        return None, None, True
+    exposed = float(np.mean([times.comm_exposed_s for times in found.result.per_rank]))
+    return found.result.epoch_s_median, exposed, False

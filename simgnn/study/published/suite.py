@@ -180,7 +180,8 @@ class Blocks(Strict):
 
 
 class PublishedTable(Strict):
-    """The rows of a file whose columns equal ``select``. ``time``: column with the seconds of ``epochs`` epochs.
+    """The rows of a file whose columns equal ``select``. ``time``: column with the seconds of ``epochs`` epochs;
+    ``communication``: with those of them in which ranks communicate and do not compute (None: not printed).
     ``models``: name in the model column -> kind of model here; rows of other models count as left out. ``ranks``,
     ``layers``: a column, or a number. ``noise``: relative standard deviation of a printed time, besides its rounding;
     ``noise_assumed``: why. ``extends``: the system here that is run (None: the suite's); ``backend``: the communication
@@ -193,6 +194,7 @@ class PublishedTable(Strict):
     dataset: StrictStr
     model: StrictStr
     time: StrictStr
+    communication: StrictStr | None = None
     epochs: Count = 1
     ranks: StrictStr | Count
     layers: StrictStr | Count
