@@ -84,6 +84,14 @@ def test_the_shipped_suite_says_what_is_counted(data_dir: Path) -> None:
         assert uneven == pytest.approx(float(np.median([edges.max() / edges.mean() for edges in found])), rel=0.1)
 
 
+@pytest.mark.realdata
+def test_the_shipped_suite_says_which_edges_blocks_hold(data_dir: Path) -> None:
+    told = {name: one.blocks for one in load_published(find_suite("published")).datasets for name in one.names}
+    graph = load_graph(str(data_dir / "coauthor_physics.npz"))
+    found = {str(ranks): tuple(map(tuple, block_edges(graph, ranks).tolist())) for ranks in (2, 3, 4)}
+    assert told["CoauthorPhysics"] == found
+
+
 def test_the_shipped_suite_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_published(find_suite("published"))
     assert loaded.vary == 0.2
