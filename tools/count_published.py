@@ -1,5 +1,6 @@
 """``python -m tools.count_published``: counts on available graphs what a ``published`` suite assumes of other graphs:
-how often rows are read again, the balance of METIS partitions, and the partitions of a named graph."""
+how often rows are read again, the balance of METIS partitions, and the partitions of a named graph, by METIS and in
+equal blocks of rows."""
 
 import argparse
 import sys
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.count_published", description=__doc__)
     parser.add_argument("graphs", type=Path, nargs="+", help="graphs to count; of balance, medians over them")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4], help="rank counts")
-    parser.add_argument("--partition", type=Path, help="a graph whose METIS partitions are written out")
+    parser.add_argument("--partition", type=Path, help="a graph whose partitions are written out")
     chosen = parser.parse_args(arguments)
     try:
         print(_toml(chosen.graphs, chosen.ranks, chosen.partition))
@@ -57,6 +58,7 @@ def _toml(graphs: Sequence[Path], ranks: Sequence[int], partition: Path | None) 
     if partition is not None:
         graph = load_graph(str(partition))
         table["counted"] = {str(each): _counted(divided(graph, each)) for each in ranks}
+        table["blocks"] = {str(each): block_edges(graph, each).tolist() for each in ranks}
     return tomli_w.dumps(table)
 
 
@@ -76,9 +78,18 @@ def reread_hits(graph: Graph, shares: NDArray[np.float64]) -> NDArray[np.float64
 
 def divided(graph: Graph, ranks: int) -> PartitionStats:
     """Return statistics of a METIS partition with equally many vertices on each rank, on one host."""
+    return _stats(graph, ranks, "metis", {"balance": ("vertices",)})
+
+
+def block_edges(graph: Graph, ranks: int) -> NDArray[np.int64]:
+    """Return the in-edges between equal blocks of rows in the order of the file, int64 [P, P]: [rank, owner]."""
+    return np.asarray(_stats(graph, ranks, "block-row", {"permutation": "identity"}).tables["block_edges"])
+
+
+def _stats(graph: Graph, ranks: int, kind: str, options: dict[str, Any]) -> PartitionStats:
     hosts = np.zeros(ranks, dtype=np.int64)
-    metis = cast(Partitioner, shipped("partition")["metis"].model_validate({"balance": ("vertices",)}))
-    return partition_stats(graph, partitioned(metis, graph, hosts, 0), hosts, "none")
+    partitioner = cast(Partitioner, shipped("partition")[kind].model_validate(options))
+    return partition_stats(graph, partitioned(partitioner, graph, hosts, 0), hosts, "none")
 
 
 def _counted(stats: PartitionStats) -> dict[str, Any]:

@@ -227,9 +227,10 @@ def _percent(value: float | None, signed: bool = False) -> str:
 
 
 def print_published(board: PublishedBoard) -> None:
-    """Print predictions beside published results: every row, then figures of merit and assumptions."""
+    """Print predictions beside published results: every row, then figures of merit, then both of the tables that are
+    scored apart, and all assumptions."""
     columns = ["system", "graph", "model", "layers", "GPUs", "published", "predicted", "range", "factor"]
-    columns += ["out of order", "memory"]
+    columns += ["out of order", "memory", *(["communication"] if board.communication_rows else [])]
     rows = [
         [
             row.label,
@@ -243,10 +244,11 @@ def print_published(board: PublishedBoard) -> None:
             _figure(row.factor),
             "-" if row.discordant is None else str(row.discordant),
             f"{row.verdict} ({'oom' if row.published_status == 'oom' else 'fits'})",
+            *([_figure(row.communication_factor)] if board.communication_rows else []),
         ]
         for row in board.rows
     ]
-    print_table("Published epoch times and memory verdicts", columns, rows, left=3)
+    print_table(f"Published epoch times and memory verdicts: {board.suite}", columns, rows, left=3)
     console = terminal()
     timed = sum(row.factor is not None for row in board.rows)
     console.print(f"median factor either way {_figure(board.median_factor)}; {board.inside} of {timed} in range")
@@ -254,10 +256,17 @@ def print_published(board: PublishedBoard) -> None:
         f"tau {_figure(board.tau)} over {board.tau_pairs} pairs of rows: {_figure(board.within.tau)} over "
         f"{board.within.pairs} of one table, {_figure(board.across.tau)} over {board.across.pairs} across tables"
     )
+    if board.communication_rows:
+        figure, count = _figure(board.communication_factor), board.communication_rows
+        console.print(
+            f"of printed communication alone: median factor {figure} over {count} rows, which no bar is about"
+        )
     console.print(f"memory verdicts: {board.right} right, {board.wrong} wrong, {board.undecided} undecided")
     console.print(f"rows of models that the suite does not map to one of ours: {board.left_out}")
     console.print(f"rows that ended otherwise than 'ok' or 'oom', which are not scored: {board.otherwise}")
     console.print("bars: " + ", ".join(f"{name} {'holds' if holds else 'FAILS'}" for name, holds in board.bars.items()))
+    for group in board.apart:
+        print_published(group)
     for line in board.assumptions:
         console.print(f"assumed: {line}")
 

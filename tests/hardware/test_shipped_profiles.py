@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simgnn.cli.main import app
+from simgnn.errors import HardwareError
 from simgnn.graph.locality import BINS
 from simgnn.hardware.price.collectives import find_collective
 from simgnn.hardware.price.host_copies import host_route
@@ -16,7 +17,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.check import price_problems
 from simgnn.hardware.profile.devices import Curve, Device
 from simgnn.hardware.profile.library import shipped_folder
-from simgnn.hardware.profile.profile import Profile, load_profile
+from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile
 from simgnn.hardware.profile.quantities import Number, Strict
 from simgnn.record.result import read_result
 from tests.hardware.conftest import work_seconds
@@ -196,6 +197,36 @@ def test_between_hosts_three_copies_add_up() -> None:
     assert machine.route(0, 2).message_rate(1e9) == pytest.approx(1 / (1 / pcie + 1 / wire + 1 / pcie))
     path = [machine.links[position].name for position in machine.route(1, 3).links]
     assert path.count("node0/socket1 -- node0/memory1") == path.count("node1/socket1 -- node1/memory1") == 2
+
+
+def test_nccl_without_peer_access_broadcasts_at_the_rate_of_the_slowest_link() -> None:
+    machine = place("mixed-pcie3-8")
+    nbytes, link = 1e9, 4.45e9  # of the profile's links alone: the library states no rate
+    assert machine.profile.default_backend() == "gloo", "as CaPGNN ran it"
+    path, through = machine.path(0, 1, "nccl"), machine.route(0, 1, "nccl")
+    assert path.links == machine.network.route(*machine.devices[:2]).links, "chunks cross what whole copies cross"
+    assert through.message_rate(nbytes) == pytest.approx(link)
+    assert machine.network.route(*machine.devices[:2]).message_rate(nbytes) == pytest.approx(link / 2)
+    for ranks in (2, 3, 4):
+        price = machine.collective("broadcast", "nccl", nbytes, tuple(range(ranks)), ranks - 1)
+        assert price.seconds_alone - price.latency_s == pytest.approx(nbytes / link)
+        assert [flow.rate_bytes_per_s for flow in price.flows] == pytest.approx([link] * (ranks - 1))
+    wider = machine.profile.links["pcie3-x8"].model_copy(update={"message_bandwidth": None})
+    links = {**machine.profile.links, "pcie3-x8": wider}
+    faster = Machine.place(machine.profile.model_copy(update={"links": links}), machine.hosts)
+    price = faster.collective("broadcast", "nccl", nbytes, (0, 1, 2, 3), 0)
+    assert price.seconds_alone - price.latency_s == pytest.approx(nbytes / 7.88e9)
+
+
+def test_staging_and_the_usual_library_are_refused_where_they_mean_nothing() -> None:
+    table = place("mixed-pcie3-8").profile.to_table()
+    gloo = {**table["backends"]["gloo"], "staging": "chunks"}
+    with pytest.raises(HardwareError, match=r"staging: got 'chunks' with memory = 'host', expected none"):
+        parse_profile({**table, "backends": {**table["backends"], "gloo": gloo}})
+    with pytest.raises(HardwareError, match=r"usual_backend: got 'nccl', expected a library .*: gloo"):
+        parse_profile({**table, "usual_backend": "nccl", "backends": {"gloo": table["backends"]["gloo"]}})
+    del table["usual_backend"]
+    assert parse_profile(table).default_backend() == "nccl"
 
 
 def with_peer_access(profile: Profile) -> Profile:

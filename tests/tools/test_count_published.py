@@ -11,7 +11,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.load import load_graph
 from simgnn.study.published.suite import Balance, Counted, Reuse, load_published, published_folder
 from simgnn.study.validate.suite_file import find_suite
-from tools.count_published import degree, divided, main, reread_hits
+from tools.count_published import block_edges, degree, divided, main, reread_hits
 
 SHARES = 2.0 ** np.arange(-10, 1)
 REAL = (
@@ -58,6 +58,7 @@ def test_the_command_writes_what_a_suite_reads(tmp_path: Path, capsys: pytest.Ca
     assert [(one.graph, one.degree) for one in reuse.of] == [("drawn", pytest.approx(degree(found), abs=0.006))]
     balance = Balance.model_validate({**table["balance"], "assumed": "counted"})
     counted = Counted.model_validate(table["counted"]["2"])
+    assert np.sum(table["blocks"]["2"]) == found.csr.edges
     stats = divided(found, 2)
     assert sum(counted.rows) == stats.facts.vertices
     assert sum(counted.edges) == stats.facts.edges
@@ -83,6 +84,14 @@ def test_the_shipped_suite_says_what_is_counted(data_dir: Path) -> None:
         assert uneven == pytest.approx(float(np.median([edges.max() / edges.mean() for edges in found])), rel=0.1)
 
 
+@pytest.mark.realdata
+def test_the_shipped_suite_says_which_edges_blocks_hold(data_dir: Path) -> None:
+    told = {name: one.blocks for one in load_published(find_suite("published")).datasets for name in one.names}
+    graph = load_graph(str(data_dir / "coauthor_physics.npz"))
+    found = {str(ranks): tuple(map(tuple, block_edges(graph, ranks).tolist())) for ranks in (2, 3, 4)}
+    assert told["CoauthorPhysics"] == found
+
+
 def test_the_shipped_suite_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_published(find_suite("published"))
     assert loaded.vary == 0.2
@@ -92,3 +101,18 @@ def test_the_shipped_suite_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         published_folder()
     assert invoke(["validate", "published"]) == 2
     assert invoke(["validate", "published", "--out", str(tmp_path)]) == 2
+
+
+def test_blocks_of_rows_hold_all_edges_between_them(tmp_path: Path) -> None:
+    drawn = np.random.default_rng(2).integers(0, 301, (4000, 2))
+    graph = load_graph(str(write_edges(tmp_path / "drawn.npy", drawn)))
+    assert block_edges(graph, 1).tolist() == [[graph.csr.edges]]
+    for ranks in (2, 4):
+        found = block_edges(graph, ranks)
+        ends = np.cumsum([301 // ranks + (rank < 301 % ranks) for rank in range(ranks)])
+        target = np.repeat(np.arange(301), np.diff(graph.csr.indptr))
+        expected = np.zeros((ranks, ranks), dtype=np.int64)
+        np.add.at(
+            expected, (np.searchsorted(ends, target, "right"), np.searchsorted(ends, graph.csr.indices, "right")), 1
+        )
+        assert found.tolist() == expected.tolist()

@@ -66,6 +66,12 @@ class ArrivingBlocks:
         checked, options = transfer.checks()
         return [] if checked is None else [checked], options
 
+    def follows(self, sync: BlockSync, position: int) -> tuple[Dependency, ...]:
+        """The ops that the sum over a block waits for besides its block: blocks that arrive once and stay wait for no
+        broadcast, so that they would be summed while the epoch before still communicates, which no run does."""
+        stay = position == 0 and sync.sent_in != sync.templates
+        return (Dependency(LAST_OP, epochs_back=1),) if stay else ()
+
     def block_edges(self, root: int, transposed: bool, loops: bool) -> Column:
         """The number of edges from a root's block on each rank; with ``loops``, self loops count."""
         edges = np.array(self._edges.T[:, root] if transposed else self._edges[:, root])

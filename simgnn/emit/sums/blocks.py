@@ -96,7 +96,7 @@ class BlockSums(ArrivingBlocks):
         builder.compute(
             sync.templates, sync.op(f"aggregate/{root}"), OpKind.AGGREGATE, reads, [target],
             builder.work(pieces, BACKWARD if transposed else FORWARD), layer=layer.index, phase=sync.phase,
-            options=options | more,
+            options=options | more, after=self.follows(sync, position),
             scratch=Scratch(rows_of(names.rows, sync.width * builder.item_bytes if position else 0), own_block=root),
         )  # fmt: skip
         self.keep_degrees(root)

@@ -138,8 +138,9 @@ class Machine:
 
     def route(self, i: int, j: int, backend: str = "default") -> Route:
         """Return the route of the messages of a library between two ranks, without the ports of the library."""
-        ends = self.ends(backend)
-        return self.network.route(ends[i], ends[j])
+        ends, (_, library) = self.ends(backend), self.backend(backend)
+        route = self.network.route(ends[i], ends[j])
+        return route.in_chunks() if library.staging == "chunks" else route
 
     def path(self, i: int, j: int, backend: str = "default") -> Path:
         """What a message from rank i to rank j crosses: send port of i, links, receive port of j. Cached."""

@@ -254,11 +254,14 @@ class Backend(Strict):
     choice distinguishes. Two entries that fit the same call are rejected, so the order in a file does not matter.
 
     ``memory``: where buffers must be for sending and receiving. With "host" (always for Gloo), ranks on GPUs copy to
-    host memory before a call and back after it.
+    host memory before a call and back after it. ``staging``: how a message of a device passes host memory if the device
+    has no access to the memory of others: ``whole``, one copy after the other, or in ``chunks``, so that a message is
+    as fast as the slowest link of all its copies.
     """
 
     message: Message
     memory: Literal["device", "host"] = "device"
+    staging: Literal["whole", "chunks"] = "whole"
     ports: Ports | None = None
     collectives: tuple[Collective, ...] = ()
     choices: tuple[Choice, ...] = ()
@@ -272,6 +275,11 @@ class Backend(Strict):
 
     @model_validator(mode="after")
     def _decided(self) -> Self:
+        if self.memory == "host" and self.staging != "whole":
+            raise ValueError(
+                f"staging: got '{self.staging}' with memory = 'host', expected none: ranks copy whole buffers before "
+                "and after a call; remove it"
+            )
         faults = _undecided(self.collectives, self.choices)
         if faults:
             raise ValueError("\n".join(faults))

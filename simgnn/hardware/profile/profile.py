@@ -35,9 +35,13 @@ class Meta(Strict):
 
 
 class Profile(Strict):
-    """A hardware profile: devices, kinds of links, the topology, and the measured communication libraries."""
+    """A hardware profile: devices, kinds of links, the topology, and the measured communication libraries.
+
+    ``usual_backend``: the library of groups that name none (None: NCCL among GPUs where it is described, else Gloo).
+    """
 
     format: Literal[1] = FORMAT
+    usual_backend: BackendName | None = None
     meta: Meta
     devices: Annotated[dict[Name, Device], Field(min_length=1)]
     links: dict[Name, LinkType] = Field(default_factory=dict)
@@ -47,6 +51,12 @@ class Profile(Strict):
     @model_validator(mode="after")
     def _references(self) -> Self:
         problems = topology_problems(self.topology, self.devices, self.links) or _burst_problems(self)
+        if self.usual_backend is not None and self.usual_backend not in self.backends:
+            problems = [
+                *problems,
+                f"usual_backend: got '{self.usual_backend}', expected a library that the profile describes: "
+                f"{', '.join(self.backends) or 'none'}; describe it as [backends.{self.usual_backend}], or remove this",
+            ]
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -63,10 +73,21 @@ class Profile(Strict):
         return bool(self.meta.calibrated_ranks)
 
     def default_backend(self) -> str:
-        """Return "nccl" if the profile has GPUs and describes NCCL, else "gloo"."""
+        """Return the usual backend, or else "nccl" if the profile has GPUs and describes NCCL, else "gloo"."""
+        if self.usual_backend is not None:
+            return self.usual_backend
         placed = [entry.type for host in self.topology.hosts.values() for entry in host.devices]
         gpus = any(self.devices[name].kind == "gpu" for name in placed)
         return "nccl" if gpus and "nccl" in self.backends else "gloo"
+
+    def using(self, backend: BackendName) -> Self:
+        """Return the profile with this library as the usual one. Raises :class:`HardwareError` if it has none such."""
+        if backend not in self.backends:
+            raise HardwareError(
+                f"backends.{backend}: the profile '{self.meta.name}' does not describe this library; it has: "
+                f"{', '.join(self.backends) or 'none'}. Describe it, or name another."
+            )
+        return self.model_copy(update={"usual_backend": backend})
 
     def source_counts(self) -> dict[str, int]:
         """Count the numbers of the profile by source. A curve counts as one."""

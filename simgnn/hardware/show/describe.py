@@ -79,7 +79,10 @@ def tree(profile: "Profile") -> Node:
         if link.load is not None:
             below.add(_load(link.load))
     for name, backend in profile.backends.items():
-        library = root.add(f"{name}: a message costs {_stated(backend.message.floor)}")
+        usual = ", unless another is asked for" if name == profile.usual_backend else ""
+        library = root.add(f"{name}: a message costs {_stated(backend.message.floor)}{usual}")
+        if backend.staging == "chunks":
+            library.add("without peer access, chunk by chunk through host memory: its copies overlap")
         if backend.ports is not None:
             library.add(f"a rank sends {_stated(backend.ports.send)}, receives {_stated(backend.ports.receive)}")
         for entry in backend.collectives:

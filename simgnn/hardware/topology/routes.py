@@ -1,7 +1,7 @@
 """The network of a profile: every single link, and the route between any two devices."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from math import inf
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ class Route:
     """The route from one device to another: positions in ``Network.links``, and the total latency.
 
     ``copies``: the link types of each copy of a message. Each copy is complete before the next one begins. There is one
-    copy between devices that can access the memory of each other.
+    copy between devices that can access the memory of each other, and on a route :meth:`in_chunks`.
     """
 
     links: tuple[int, ...]
@@ -50,6 +50,11 @@ class Route:
     def types(self) -> tuple[LinkType, ...]:
         """The types of all links on the route."""
         return tuple(chain(*self.copies))
+
+    def in_chunks(self) -> "Route":
+        """Return the route of a message whose copies overlap, as they move it chunk by chunk: one copy over all links.
+        Deviation: the first chunk's way through host memory takes no time of its own."""
+        return replace(self, copies=(self.types,))
 
     def message_rate(self, nbytes: float) -> float:
         """Return the bytes per second of one message of this size alone on the route, after a pause; infinite if no

@@ -28,8 +28,9 @@ class Variation:
 
 def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: int, counted: bool) -> list[Variation]:
     """List the variations to predict: no change, each assumption up and down, each open setting of the ``kind``."""
-    names = ["edges", "memory", *(["halo"] if ranks > 1 else []), *(["reuse"] if suite.reuse else [])]
-    names += ["balance"] if suite.balance and ranks > 1 and not counted else []
+    cut = ranks > 1 and table.blocks is None  # all blocks arrive whole, and are equal
+    names = ["edges", "memory", *(["halo"] if cut else []), *(["reuse"] if suite.reuse else [])]
+    names += ["balance"] if suite.balance and cut and not counted else []
     factors: list[dict[str, Any]] = [{name: way} for name in names for way in (1 - suite.vary, 1 + suite.vary)]
     changed = [Variation(**factor) for factor in factors]
     return [Variation(), *changed, *(Variation(set=one.set) for one in table.open if kind in one.models)]
@@ -38,16 +39,20 @@ def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: i
 @dataclass(frozen=True)
 class Division:
     """Rows, in-edges and received halo rows of each rank, int64 [P]. ``given``: the ``[partition]`` table of a
-    statistics file that states them."""
+    statistics file that states them. ``sums``: the number of parts, one after the other, in which edges are summed."""
 
     rows: IntArray
     edges: IntArray
     halo: IntArray
     given: Table
+    sums: int = 1
 
 
-def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variation) -> Division:
-    """Divide a graph among ranks, as counted or as assumed. Raises :class:`ConfigError` if the suite states neither."""
+def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variation, blocks: bool = False) -> Division:
+    """Divide a graph among ranks, into ``blocks`` or by METIS, as counted or as assumed. Raises :class:`ConfigError` if
+    the suite states neither."""
+    if blocks:
+        return _in_blocks(dataset, ranks, change)
     counted = dataset.counted.get(str(ranks))
     if counted is not None:
         return _as_counted(dataset, counted, change)
@@ -67,6 +72,28 @@ def divide(suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variatio
     return Division(rows=rows, edges=edges, halo=halo, given=given)
 
 
+def _in_blocks(dataset: Dataset, ranks: int, change: Variation) -> Division:
+    """Divide into equal blocks of rows, which all reach every rank. Edges that are not counted spread over pairs of
+    blocks by their rows."""
+    rows = dataset.vertices // ranks + (np.arange(ranks) < dataset.vertices % ranks).astype(np.int64)
+    counted = dataset.blocks.get(str(ranks))
+    found = np.outer(rows, rows) * (dataset.edges / dataset.vertices**2) if counted is None else np.array(counted)
+    # rounded running sums, so that blocks add up to all edges
+    ends = np.round(np.cumsum(found * change.edges)).astype(np.int64)
+    edges = np.diff(ends, prepend=0).reshape(ranks, ranks)
+    halo = [[owner, rank, int(rows[owner])] for owner in range(ranks) for rank in range(ranks) if owner != rank]
+    given: Table = {"rows": rows.tolist(), "edges": edges.sum(axis=1).tolist(), "halo": halo}
+    tables = {"block_edges": edges.tolist(), "train_rows": _train_rows(dataset, rows)}
+    received = dataset.vertices - rows
+    return Division(rows=rows, edges=edges.sum(axis=1), halo=received, given={**given, "tables": tables}, sums=ranks)
+
+
+def _train_rows(dataset: Dataset, rows: IntArray) -> list[int]:
+    trained = int(dataset.vertices * dataset.train_share)
+    found: list[int] = np.diff(trained * np.cumsum(rows) // rows.sum(), prepend=0).tolist()
+    return found
+
+
 def _as_counted(dataset: Dataset, counted: Counted, change: Variation) -> Division:
     rows = np.array(counted.rows, dtype=np.int64)
     edges = np.round(np.array(counted.edges) * change.edges).astype(np.int64)
@@ -74,11 +101,9 @@ def _as_counted(dataset: Dataset, counted: Counted, change: Variation) -> Divisi
     halo = np.zeros(len(rows), dtype=np.int64)
     for _, rank, found in pairs:
         halo[rank] += found
-    ends = np.cumsum(rows)
-    trained = int(dataset.vertices * dataset.train_share)
-    train_rows = np.diff(trained * ends // ends[-1], prepend=0)
     given: Table = {"rows": rows.tolist(), "edges": edges.tolist(), "halo": pairs}
-    return Division(rows=rows, edges=edges, halo=halo, given={**given, "tables": {"train_rows": train_rows.tolist()}})
+    tables = {"train_rows": _train_rows(dataset, rows)}
+    return Division(rows=rows, edges=edges, halo=halo, given={**given, "tables": tables})
 
 
 def _imbalance(suite: PublishedSuite, ranks: int, change: Variation) -> tuple[float, float]:
@@ -100,16 +125,20 @@ def _loaded(total: int, ranks: int, imbalance: float) -> IntArray:
     return np.concatenate((np.array([first], dtype=np.int64), rest))
 
 
-def statistics(suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, change: Variation) -> Table:
-    """Build the table of a statistics file for a graph that is divided among ``ranks``."""
-    division = divide(suite, dataset, ranks, change)
+def statistics(
+    suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, change: Variation, blocks: bool = False
+) -> Table:
+    """Build the table of a statistics file for a graph that is divided among ``ranks``, into ``blocks`` or by METIS."""
+    division = divide(suite, dataset, ranks, change, blocks)
     partition = dict(division.given)
     if suite.reuse is not None:
-        sources = division.rows + division.halo
         like = suite.reuse.like(dataset.edges / dataset.vertices)
+        # the sum over one block of several reads its rows alone, in both directions
+        sources, reads = (division.rows + division.halo) // division.sums, division.edges // division.sums
+        backward = sources if division.sums > 1 else division.rows
         tables = {
-            "locality/forward": _locality(suite.reuse, like, change.reuse, sources, division.edges),
-            "locality/backward": _locality(suite.reuse, like, change.reuse, division.rows, division.edges),
+            "locality/forward": _locality(suite.reuse, like, change.reuse, sources, reads),
+            "locality/backward": _locality(suite.reuse, like, change.reuse, backward, reads),
         }
         partition["tables"] = {**partition.get("tables", {}), **tables}
     return {

@@ -22,7 +22,7 @@ from simgnn.study.cases import case_experiment
 from simgnn.study.error_measures import Floats, kendall_tau, ordered_pairs
 from simgnn.study.profile_variants import adjusted
 from simgnn.study.published.graph import Variation, divide, kept_bytes, statistics, variations
-from simgnn.study.published.suite import Dataset, PublishedSuite, PublishedTable
+from simgnn.study.published.suite import Dataset, PublishedBars, PublishedSuite, PublishedTable
 from simgnn.tomlfile import Table, write_toml
 
 Verdict = Literal["fits", "oom", "undecided"]
@@ -33,7 +33,8 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Entry:
-    """One published result. ``seconds``: of all epochs, None if it ran out of memory; ``text``: the time as printed."""
+    """One published result. ``seconds``: of all epochs, None if it ran out of memory; ``text``: the time as printed;
+    ``communication``: seconds of communication of all epochs, None if none are printed."""
 
     dataset: str
     model: str
@@ -42,6 +43,7 @@ class Entry:
     status: str
     seconds: float | None
     text: str
+    communication: float | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class PublishedRow:
     """One published result and its prediction. ``factor``: predicted over published time. ``low_s``, ``high_s``: least
     and largest prediction over the variations; None if running out of memory is predicted. ``noise``: relative standard
     deviation of the published time, rounding included. ``file``: the printed table. ``discordant``: number of other
-    timed rows whose order with this row is predicted wrongly."""
+    timed rows whose order with this row is predicted wrongly. ``published_communication_s``: seconds of an epoch in
+    which ranks communicate and do not compute, as printed; ``predicted_communication_s``: the mean over ranks."""
 
     file: str
     label: str
@@ -77,6 +80,15 @@ class PublishedRow:
     factor: float | None
     verdict: Verdict
     discordant: int | None = None
+    published_communication_s: float | None = None
+    predicted_communication_s: float | None = None
+
+    @property
+    def communication_factor(self) -> float | None:
+        """Predicted over published communication; None: not printed, or no time is predicted."""
+        if self.published_communication_s is None or self.predicted_communication_s is None:
+            return None
+        return self.predicted_communication_s / self.published_communication_s
 
 
 @dataclass(frozen=True)
@@ -84,7 +96,9 @@ class PublishedBoard:
     """Result of ``simgnn validate published``. ``left_out``: rows of models that the suite maps to no model here.
     ``otherwise``: rows that ended neither well nor out of memory, which are not scored. ``inside``: timed rows whose
     range of predictions holds the published time. ``tau``: over all pairs of rows; ``within``, ``across``: over pairs
-    of rows in the same table, and in different tables."""
+    of rows in the same table, and in different tables. ``communication_factor``: the median factor either way between
+    printed and predicted communication, over ``communication_rows`` rows (None: no row prints it). ``apart``: the
+    boards of tables that are scored by themselves; their rows and bars are in none of the other fields."""
 
     suite: str
     rows: tuple[PublishedRow, ...]
@@ -100,11 +114,14 @@ class PublishedBoard:
     wrong: int
     undecided: int
     bars: dict[str, bool]
-    assumptions: tuple[str, ...]
+    communication_factor: float | None = None
+    communication_rows: int = 0
+    assumptions: tuple[str, ...] = ()
+    apart: "tuple[PublishedBoard, ...]" = ()
 
     @property
     def holds(self) -> bool:
-        return all(self.bars.values())
+        return all(self.bars.values()) and all(board.holds for board in self.apart)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "holds": self.holds}
@@ -120,7 +137,7 @@ def selected_rows(table: PublishedTable, path: Path) -> tuple[list[Entry], int, 
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"published: {path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     columns = {table.dataset, table.model, table.time, "status", *table.select}
-    columns |= {name for name in (table.ranks, table.layers) if isinstance(name, str)}
+    columns |= {name for name in (table.ranks, table.layers, table.communication) if isinstance(name, str)}
     missing = sorted(columns - set(reader.fieldnames or ()))
     if missing:
         raise ConfigError(
@@ -161,14 +178,17 @@ def _entry(table: PublishedTable, row: Mapping[str, str], where: str, faults: li
         for column in (table.ranks, table.layers)
     )
     ended = row["status"] == "ok"
+    expected = "seconds above zero, since the status is 'ok'"
+    communication = table.communication if ended else None
     return Entry(
         dataset=row[table.dataset],
         model=row[table.model],
         layers=layers,
         ranks=ranks,
         status=row["status"],
-        seconds=above_zero(table.time, float, "seconds above zero, since the status is 'ok'") if ended else None,
+        seconds=above_zero(table.time, float, expected) if ended else None,
         text=row[table.time],
+        communication=None if communication is None else above_zero(communication, float, expected),
     )
 
 
@@ -194,16 +214,26 @@ def _order(agreement: Floats) -> Order:
 
 def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> PublishedBoard:
     """Predict and score every selected row. Raises :class:`ConfigError` where a file does not match the suite."""
-    rows = []
-    selected, left_out, otherwise = zip(*(selected_rows(one, tables / one.file) for one in suite.tables), strict=True)
-    for table, entries in zip(suite.tables, selected, strict=True):
-        for entry in entries:
-            backend.tell(f"predicting {table.label}: {entry.dataset}, {entry.model}")
-            rows.append(_row(suite, table, entry, backend))
-    return _board(suite, rows, sum(left_out), sum(otherwise))
+    selected = [(table, *selected_rows(table, tables / table.file)) for table in suite.tables]
+
+    def board(name: str, group: str | None, bars: PublishedBars) -> PublishedBoard:
+        rows, left_out, otherwise = [], 0, 0
+        for table, entries, unmapped, ended in selected:
+            if table.apart != group:
+                continue
+            left_out, otherwise = left_out + unmapped, otherwise + ended
+            for entry in entries:
+                backend.tell(f"predicting {table.label}: {entry.dataset}, {entry.model}")
+                rows.append(_row(suite, table, entry, backend))
+        return _board(name, bars, rows, left_out, otherwise)
+
+    apart = tuple(board(name, name, bars) for name, bars in suite.apart.items())
+    return replace(board(suite.name, None, suite.bars), assumptions=suite.assumptions(), apart=apart)
 
 
-def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, otherwise: int) -> PublishedBoard:
+def _board(
+    name: str, bars: PublishedBars, rows: Sequence[PublishedRow], left_out: int, otherwise: int
+) -> PublishedBoard:
     places = [at for at, row in enumerate(rows) if row.factor is not None and row.published_s is not None]
     timed = [rows[at] for at in places]
     factors = np.array([row.factor for row in timed], dtype=np.float64)
@@ -214,11 +244,11 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, o
     tau, pairs = kendall_tau(predicted, published, noise)
     within, across, wrong = orders(predicted, published, noise, [row.file for row in timed])
     discordant = dict(zip(places, wrong, strict=True))
+    parts = [row.communication_factor for row in rows if row.communication_factor]
     decided = [row for row in rows if row.verdict != "undecided"]
     right = sum((row.verdict == "oom") == (row.published_status == "oom") for row in decided)
-    bars = suite.bars
     return PublishedBoard(
-        suite=suite.name,
+        suite=name,
         rows=tuple(replace(row, discordant=discordant.get(at)) for at, row in enumerate(rows)),
         left_out=left_out,
         otherwise=otherwise,
@@ -233,10 +263,11 @@ def _board(suite: PublishedSuite, rows: Sequence[PublishedRow], left_out: int, o
         undecided=len(rows) - len(decided),
         bars={
             "median_factor": median is not None and median <= bars.median_factor,
-            "tau": tau is not None and tau >= bars.tau,
+            **({} if bars.tau is None else {"tau": tau is not None and tau >= bars.tau}),
             "wrong_verdicts": len(decided) - right <= bars.wrong_verdicts,
         },
-        assumptions=suite.assumptions(),
+        communication_factor=float(np.median([max(one, 1 / one) for one in parts])) if parts else None,
+        communication_rows=len(parts),
     )
 
 
@@ -250,9 +281,9 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Ba
     kind = table.models[entry.model]
     changes = variations(suite, table, kind, ranks, str(ranks) in dataset.counted)
     results = [_predicted(suite, table, dataset, entry, change, backend) for change in changes]
-    predicted, full = results[0]
-    times = [seconds for seconds, _ in results if seconds is not None]
-    agree = all(verdict == full for _, verdict in results)
+    predicted, communication, full = results[0]
+    times = [seconds for seconds, _, _ in results if seconds is not None]
+    agree = all(verdict == full for _, _, verdict in results)
     published = None if entry.seconds is None else entry.seconds / table.epochs
     return PublishedRow(
         file=table.file,
@@ -269,6 +300,8 @@ def _row(suite: PublishedSuite, table: PublishedTable, entry: Entry, backend: Ba
         high_s=max(times, default=None),
         factor=None if published is None or predicted is None else predicted / published,
         verdict=("oom" if full else "fits") if agree else "undecided",
+        published_communication_s=None if entry.communication is None else entry.communication / table.epochs,
+        predicted_communication_s=communication,
     )
 
 
@@ -280,12 +313,13 @@ def rounding(text: str) -> float:
 
 def _predicted(
     suite: PublishedSuite, table: PublishedTable, dataset: Dataset, entry: Entry, change: Variation, backend: Backend
-) -> tuple[float | None, bool]:
-    """Return the predicted seconds of an epoch (None if memory runs out), and whether memory runs out."""
+) -> tuple[float | None, float | None, bool]:
+    """Return the predicted seconds of an epoch and those of communication (None if memory runs out), and whether memory
+    runs out."""
     name, ranks, kind = entry.dataset, entry.ranks, table.models[entry.model]
     with TemporaryDirectory(prefix="simgnn-published-") as scratch:
         path = Path(scratch) / "graph.toml"
-        write_toml(path, statistics(suite, dataset, name, ranks, change))
+        write_toml(path, statistics(suite, dataset, name, ranks, change, table.blocks is not None))
         own: Table = {
             "name": f"{name}-{ranks}",
             "model": {"kind": kind, "layers": entry.layers},
@@ -294,12 +328,19 @@ def _predicted(
             "train": {"epochs": EPOCHS, "eval_every": 0},
         }
         given = [one.set for one in table.given if kind in one.models]
-        experiment = case_experiment(suite.extends, [table.set, *given, dataset.set, change.set, own])
+        system = table.extends or suite.extends
+        experiment = case_experiment(system, [table.set, *given, dataset.set, change.set, own])
         adjustments = [one for one in table.adjust if one.concerns(kind, dataset)]
-        found = backend.predict(experiment, adjusted(load_profile(table.profile), adjustments, change.memory))
+        profile = load_profile(table.profile)
+        profile = profile if table.backend is None else profile.using(table.backend)
+        found = backend.predict(experiment, adjusted(profile, adjustments, change.memory))
     full = found.result.status == "oom"
     if table.kept is not None:
         widths = experiment.model.widths(dataset.features, dataset.classes)
-        needed = kept_bytes(table.kept, widths, divide(suite, dataset, ranks, change))
+        division = divide(suite, dataset, ranks, change, table.blocks is not None)
+        needed = kept_bytes(table.kept, widths, division)
         full = full or needed > min(found.machine.device(rank).memory.value for rank in range(ranks))
-    return None if full else found.result.epoch_s_median, full
+    if full:
+        return None, None, True
+    exposed = float(np.mean([times.comm_exposed_s for times in found.result.per_rank]))
+    return found.result.epoch_s_median, exposed, False

@@ -2,7 +2,8 @@
 
 Graphs that are not available are given by numbers: vertices, edges and widths as printed, and assumptions, such as the
 number of halo rows and how often a row is read again soon. A paper's software is described by assumptions too. Each
-assumption has a reason, and all are committed before scoring (:mod:`simgnn.study.published.score`).
+assumption has a reason, and all are committed before scoring (:mod:`simgnn.study.published.score`). Tables of a group
+that is named in ``apart`` are scored by themselves, by bars of their own.
 """
 
 import os
@@ -16,6 +17,7 @@ from pydantic import Field, StrictFloat, StrictInt, StrictStr, StringConstraints
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.hardware.primitives import PRIMITIVES
+from simgnn.hardware.profile.profile import BackendName
 from simgnn.hardware.profile.quantities import Strict
 from simgnn.hardware.topology.topology import Name
 from simgnn.schema_faults import validated
@@ -42,7 +44,8 @@ class Counted(Strict):
 class Dataset(Strict):
     """A graph described by numbers. ``names``: the names that papers use. ``edges``: aggregated in-edges, both
     directions counted. ``halo``: assumed halo rows of all ranks divided by vertices, by rank count. ``counted``: counts
-    of partitions of a graph that is available, which replace ``halo``."""
+    of partitions of a graph that is available, which replace ``halo``. ``blocks``: in-edges counted between equal
+    blocks of its rows in the order of its file, [rank, owner of the source], by rank count."""
 
     names: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
     vertices: Count
@@ -52,6 +55,7 @@ class Dataset(Strict):
     train_share: Share
     halo: dict[StrictStr, Some] = Field(default_factory=dict)
     counted: dict[StrictStr, Counted] = Field(default_factory=dict)
+    blocks: dict[StrictStr, tuple[tuple[Whole, ...], ...]] = Field(default_factory=dict)
     set: dict[StrictStr, Any] = Field(default_factory=dict)
     assumed: Reason
 
@@ -69,6 +73,11 @@ class Dataset(Strict):
             for name, total in (("rows", self.vertices), ("edges", self.edges)):
                 if sum(getattr(one, name)) != total:
                     raise ValueError(f"counted.{ranks}.{name}: add up to {sum(getattr(one, name))}, expected {total}")
+        for ranks, edges in self.blocks.items():
+            if not all(ranks == str(len(each)) for each in (edges, *edges)):
+                raise ValueError(f"blocks.{ranks}: expected {ranks} lists of {ranks} numbers, one list for each rank")
+            if sum(map(sum, edges)) != self.edges:
+                raise ValueError(f"blocks.{ranks}: add up to {sum(map(sum, edges))}, expected {self.edges}")
         return self
 
 
@@ -163,24 +172,39 @@ class Kept(Strict):
     assumed: Reason
 
 
+class Blocks(Strict):
+    """A system that divides a graph into equal blocks of rows, in the order of its file, and holds edges as one block
+    for each owner of their sources. ``assumed``: why edges that are not counted spread evenly over all blocks."""
+
+    assumed: Reason
+
+
 class PublishedTable(Strict):
-    """The rows of a file whose columns equal ``select``. ``time``: column with the seconds of ``epochs`` epochs.
+    """The rows of a file whose columns equal ``select``. ``time``: column with the seconds of ``epochs`` epochs;
+    ``communication``: with those of them in which ranks communicate and do not compute (None: not printed).
     ``models``: name in the model column -> kind of model here; rows of other models count as left out. ``ranks``,
     ``layers``: a column, or a number. ``noise``: relative standard deviation of a printed time, besides its rounding;
-    ``noise_assumed``: why. ``set``: settings of all models; ``given``: of some. ``open``: alternative settings that fit
-    the publication as well; they widen ranges and can make a verdict undecided."""
+    ``noise_assumed``: why. ``extends``: the system here that is run (None: the suite's); ``backend``: the communication
+    library (None: the profile's usual one); ``blocks``: rows are divided into blocks, not by METIS. ``set``: settings
+    of all models; ``given``: of some. ``open``: alternative settings that fit the publication as well; they widen
+    ranges and can make a verdict undecided. ``apart``: the group of tables with which the rows are scored."""
 
     file: StrictStr
     select: dict[StrictStr, tuple[StrictStr, ...]]
     dataset: StrictStr
     model: StrictStr
     time: StrictStr
+    communication: StrictStr | None = None
     epochs: Count = 1
     ranks: StrictStr | Count
     layers: StrictStr | Count
     models: dict[StrictStr, StrictStr]
     profile: StrictStr
     label: StrictStr
+    extends: StrictStr | None = None
+    backend: BackendName | None = None
+    blocks: Blocks | None = None
+    apart: Name | None = None
     noise: Share = 0.0
     noise_assumed: Reason = "nothing printed tells more than its rounding"
     set: dict[StrictStr, Any] = Field(default_factory=dict)
@@ -201,15 +225,17 @@ class PublishedTable(Strict):
 
 
 class PublishedBars(Strict):
-    """Largest median factor between predicted and published times, least ``tau``, most wrong memory verdicts."""
+    """Largest median factor between predicted and published times, least ``tau`` (None: no bar), most wrong memory
+    verdicts."""
 
     median_factor: Annotated[StrictFloat, Field(ge=1.0)]
-    tau: Annotated[StrictFloat, Field(ge=-1.0, le=1.0)]
+    tau: Annotated[StrictFloat, Field(ge=-1.0, le=1.0)] | None = None
     wrong_verdicts: Whole = 0
 
 
 class PublishedSuite(Strict):
-    """A suite of published results: tables, descriptions of their graphs, and by how much assumptions are varied."""
+    """A suite of published results: tables, descriptions of their graphs, and by how much assumptions are varied.
+    ``apart``: bars of groups of tables that are scored by themselves, by name."""
 
     kind: Literal["published"]
     name: Name
@@ -217,6 +243,7 @@ class PublishedSuite(Strict):
     extends: StrictStr = "vanilla"
     vary: Annotated[StrictFloat, Field(ge=0.0, lt=1.0)]
     bars: PublishedBars
+    apart: dict[Name, PublishedBars] = Field(default_factory=dict)
     reuse: Reuse | None = None
     balance: Balance | None = None
     datasets: Annotated[tuple[Dataset, ...], Field(min_length=1)]
@@ -236,6 +263,19 @@ class PublishedSuite(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _groups_are_named(self) -> Self:
+        named = {table.apart for table in self.tables if table.apart is not None}
+        if named != set(self.apart):
+            wrong = ", ".join(sorted(named ^ set(self.apart)))
+            raise ValueError(
+                f"apart: got bars for {', '.join(sorted(self.apart)) or 'no group'} and tables in "
+                f"{', '.join(sorted(named)) or 'no group'}; expected both of each group: correct {wrong}"
+            )
+        if all(table.apart is not None for table in self.tables):
+            raise ValueError("tables.apart: every table is in a group; expected one without, which 'bars' are about")
+        return self
+
     def assumptions(self) -> tuple[str, ...]:
         """List all assumptions, one line each."""
         lines = [
@@ -250,6 +290,9 @@ class PublishedSuite(Strict):
         for table in self.tables:
             lines.append(f"{table.label}, noise of its times {100 * table.noise:g} %: {table.noise_assumed}")
             lines += [f"{table.label}, {one.label}: {one.assumed}" for one in table.adjust]
+            lines += [f"{table.label}, blocks of rows: {table.blocks.assumed}"] if table.blocks else []
+            lines += [f"{table.label}: runs as {table.extends}"] if table.extends else []
+            lines += [f"{table.label}: communicates by {table.backend}"] if table.backend else []
             lines += [f"{table.label}{_settings(table.set)}"] if table.set else []
             given = table.given
             lines += [f"{table.label}, {', '.join(one.models)}: {one.assumed}{_settings(one.set)}" for one in given]
