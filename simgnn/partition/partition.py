@@ -1,8 +1,8 @@
 """Partition: which rank owns each vertex (edge-cut) or each edge (vertex-cut)."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -23,13 +23,16 @@ class Partition:
     """A graph divided into P parts; part p belongs to rank p. ``owner`` int32 [V]: the rank that owns each vertex; in a
     vertex-cut, the rank that holds the master copy. ``edge_part`` uint8 or uint16 [E_u], vertex-cut only: the rank of
     each edge of :func:`simgnn.partition.edges.undirected_edges`, in both directions. ``dropped``, edge-cut only: halo
-    rows that ranks do without (None: the partitioner drops none)."""
+    rows that ranks do without (None: the partitioner drops none). ``counted``, ``notes``: see
+    :class:`simgnn.policy.Assignment`."""
 
     kind: Cut
     ranks: int
     owner: NDArray[np.int32]
     edge_part: NDArray[np.unsignedinteger[Any]] | None = None
     dropped: DroppedHalo | None = None
+    counted: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -97,7 +100,8 @@ def partitioned(
         raise ConfigError([f"{where}: {call} returned {problem} ({file})" for problem in problems])
     narrow = np.dtype("u1" if ranks <= 256 else "u2")
     parts: Any = edge_part if edge_part is None or edge_part.dtype == narrow else edge_part.astype(narrow)
-    return Partition(policy.cut, ranks, owner.astype(np.int32, copy=False), parts, _as_stored(found.dropped))
+    owner, dropped = owner.astype(np.int32, copy=False), _as_stored(found.dropped)
+    return Partition(policy.cut, ranks, owner, parts, dropped, found.counted, found.notes)
 
 
 def _dropped_faults(policy: Partitioner, dropped: DroppedHalo, owner: NDArray[Any], ranks: int) -> Iterator[str]:
