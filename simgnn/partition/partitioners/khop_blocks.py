@@ -159,8 +159,8 @@ class KhopBlocks(Partitioner):
         if not counts.any():
             raise ConfigError(
                 f"partition.kind: got '{self.label}', but '{graph.name}' has no labelled vertices, expected some: "
-                "blocks are made around them; state graph.labels and graph.splits, or graph.classes for random ones, or use "
-                "partition.kind = 'metis'"
+                "blocks are made around them; state graph.labels and graph.splits, or graph.classes for random ones, "
+                "or use partition.kind = 'metis'"
             )
         if self.weights != "proportional" and not (counts * np.array(self.weights)).any():
             found = ", ".join(f"{count:,} {name}" for name, count in zip(MASKS, counts.tolist(), strict=True))
