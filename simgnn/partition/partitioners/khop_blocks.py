@@ -144,7 +144,8 @@ class KhopBlocks(Partitioner):
             "vertices_in_no_block": graph.vertices - int(blocks.sizes.sum()),
             "forced_blocks": forced,
         }
-        return Assignment(owner, counted=counted, notes=self._told(forced, len(centres)))
+        empty = len(hosts) - len(np.unique(owner))
+        return Assignment(owner, counted=counted, notes=(*_empty(empty, len(hosts)), *_forced(forced, len(centres))))
 
     @property
     def _limits(self) -> "Limits":
@@ -169,10 +170,16 @@ class KhopBlocks(Partitioner):
                 "weight above 0 for a kind that it has"
             )
 
-    def _told(self, forced: int, blocks: int) -> tuple[str, ...]:
-        if not forced:
-            return ()
-        return (
-            f"partition: {forced:,} of {blocks:,} blocks were forced: no part could take them within "
-            "partition.label_slack and partition.vertex_slack, so each went to the smallest",
-        )
+
+def _empty(empty: int, parts: int) -> tuple[str, ...]:
+    have = "has no vertex" if empty == 1 else "have no vertices"
+    return (f"partition: {empty} of {parts} parts {have}: there are too few blocks to share",) if empty else ()
+
+
+def _forced(forced: int, blocks: int) -> tuple[str, ...]:
+    if not forced:
+        return ()
+    return (
+        f"partition: {forced:,} of {blocks:,} blocks were forced: no part could take them within "
+        "partition.label_slack and partition.vertex_slack, so each went to the smallest",
+    )
