@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
@@ -93,6 +94,7 @@ def partitioned(
         for name, array in (("owner", owner), ("edge_part", edge_part)):
             if array is not None and len(array) and not 0 <= int(array.min()) <= int(array.max()) < ranks:
                 problems.append(f"{name}: got {array.min()}..{array.max()}, expected ranks 0..{ranks - 1}")
+    problems += _told_faults(found)
     if not problems and found.dropped is not None:
         problems += _dropped_faults(policy, found.dropped, owner, ranks)
     if problems:
@@ -101,7 +103,20 @@ def partitioned(
     narrow = np.dtype("u1" if ranks <= 256 else "u2")
     parts: Any = edge_part if edge_part is None or edge_part.dtype == narrow else edge_part.astype(narrow)
     owner, dropped = owner.astype(np.int32, copy=False), _as_stored(found.dropped)
-    return Partition(policy.cut, ranks, owner, parts, dropped, found.counted, found.notes)
+    counted = {name: int(value) for name, value in found.counted.items()}
+    return Partition(policy.cut, ranks, owner, parts, dropped, counted, tuple(found.notes))
+
+
+def _told_faults(found: Assignment) -> Iterator[str]:
+    """Yield what is wrong with the numbers and notes that a policy returns beside its parts."""
+    counted: Any = found.counted
+    whole = isinstance(counted, Mapping) and all(
+        isinstance(name, str) and isinstance(value, Integral) for name, value in counted.items()
+    )
+    if not whole:
+        yield f"counted: got {counted!r:.80}, expected whole numbers by name"
+    if not isinstance(found.notes, tuple | list) or not all(isinstance(note, str) for note in found.notes):
+        yield f"notes: got {found.notes!r:.80}, expected a tuple of texts"
 
 
 def _dropped_faults(policy: Partitioner, dropped: DroppedHalo, owner: NDArray[Any], ranks: int) -> Iterator[str]:

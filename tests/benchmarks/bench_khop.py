@@ -9,8 +9,8 @@ test vertices: 2 hops of 15 and 10, batches of 16 (2 %) or 512, all of them draw
 ends with status 1 where a bar is missed: each kind of label at most max(1.05 x mean rounded up, 1) a part, no block
 forced, and with 2 % labelled fewer rows than random on the real graphs. METIS's figures decide nothing.
 
-The second form times the blocks of a generated graph of so many drawn edges into 16 parts on one thread, in a process of
-its own that opens the graph, and reports its largest resident memory. A graph above ten million edges lies on disk.
+The second form times the blocks of a generated graph of so many drawn edges into 16 parts on one thread, in a process
+of its own that opens the graph, and reports its largest resident memory. Above ten million edges it lies on disk.
 """
 
 import argparse
@@ -44,7 +44,7 @@ KINDS: dict[str, Partitioner] = {
     "khop-blocks": KhopBlocks(hops=HOPS),
     "metis": Metis(balance=("vertices",)),
     "metis, labels": Metis(balance=MASKS),
-    "random": Random(),
+    "random": Random(seed=1),  # by seed 0, NumPy shuffles as whoever made the masks of amazon_computers did
 }
 SECONDS_BAR, LARGE_PARTS = 20.0, 16
 

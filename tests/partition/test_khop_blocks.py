@@ -26,6 +26,7 @@ from simgnn.partition.partitioners.khop_blocks import KhopBlocks
 from simgnn.partition.statistics.partition_stats import vertex_types
 from simgnn.partition.store import partition_artifact
 from simgnn.planner.epoch_work import with_weights
+from simgnn.policy import Assignment, Partitioner
 
 ONE_HOST_OF = {ranks: np.zeros(ranks, np.int64) for ranks in range(1, 17)}
 
@@ -282,3 +283,22 @@ def test_graphs_without_labels_are_refused() -> None:
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(options))):
         KhopBlocks(**options)
+
+
+def test_what_a_policy_counts_must_be_whole_numbers_and_its_notes_texts() -> None:
+    graph = random_graph(20, 40)
+    for told, key in (({"counted": {"half": 0.5}}, "counted"), ({"notes": "one text"}, "notes")):
+        with pytest.raises(ConfigError, match=rf"Counting\.divide returned {key}: got"):
+            partitioned(Counting(told=told), graph, ONE_HOST_OF[2], 0)
+    kept = partitioned(Counting(told={"counted": {"rows": np.int64(3)}, "notes": ["a note"]}), graph, ONE_HOST_OF[2], 0)
+    assert (kept.counted, kept.notes) == ({"rows": 3}, ("a note",))
+    assert type(kept.counted["rows"]) is int
+
+
+class Counting(Partitioner):
+    """Gives all vertices to rank 0 and returns ``told`` beside them."""
+
+    told: dict[str, Any]
+
+    def divide(self, graph: Graph, hosts: Any, seed: int, spill: Path | None) -> Assignment:
+        return Assignment(np.zeros(graph.vertices, np.int32), **self.told)
