@@ -146,13 +146,13 @@ def _policy_faults(experiment: Experiment, stats: PartitionStats, path: Path) ->
 def _layer_faults(experiment: Experiment, policy: Partitioner, known: Mapping[str, Any], path: Path) -> list[str]:
     """List the options that follow from the number of the model's layers, and that a file's partition has otherwise."""
     layers = experiment.model.layers
-    layered = policy.for_layers(layers)
+    before, layered = (one.model_dump(mode="json") for one in (policy, policy.for_layers(layers)))
     return [
         f"partition.{key}: the partition in {path} was made with {shown(known.get(key))}, expected "
-        f"{shown(getattr(layered, key))} by model.layers = {layers}: partition the graph again with this model (simgnn "
+        f"{shown(layered[key])} by model.layers = {layers}: partition the graph again with this model (simgnn "
         "partition --stats FILE)"
-        for key in sorted(type(layered).model_fields)
-        if getattr(layered, key) != getattr(policy, key) and getattr(layered, key) != known.get(key)
+        for key in sorted(layered)
+        if layered[key] not in (before[key], known.get(key))
     ]
 
 
