@@ -27,6 +27,7 @@ from simgnn.partition.statistics.partition_stats import vertex_types
 from simgnn.partition.store import partition_artifact
 from simgnn.planner.epoch_work import with_weights
 from simgnn.policy import Assignment, Partitioner
+from simgnn.sampling.draw.sampler import Sampler
 
 ONE_HOST_OF = {ranks: np.zeros(ranks, np.int64) for ranks in range(1, 17)}
 
@@ -125,6 +126,17 @@ def test_blocks_follow_in_edges_the_direction_of_sampling() -> None:
     assert khop_blocks(graph.csr, labelled(graph), 1).tolist() == [0, 0, -1, -1]
     assert khop_blocks(graph.csr, labelled(graph), 2).tolist() == [0, 0, 0, -1]
     assert khop_blocks(graph.csr, labelled(graph), 50).tolist() == [0, 0, 0, -1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(graphs(), st.integers(0, 99), st.integers(1, 3))
+def test_samples_contain_vertices_of_blocks_alone_and_all_of_them(graph: Graph, seed: int, hops: int) -> None:
+    graph = with_labels(graph, seed, 0.2)
+    seeds = np.flatnonzero(labelled(graph))
+    if not len(seeds):
+        return
+    sampled = Sampler(graph.csr, [-1] * hops).sample(seeds, 0).vertices
+    assert sorted(sampled.tolist()) == np.flatnonzero(khop_blocks(graph.csr, labelled(graph), hops) >= 0).tolist()
 
 
 @pytest.mark.parametrize("share", [1.0, 0.1, 0.02])
