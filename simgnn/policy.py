@@ -471,11 +471,14 @@ class Assignment:
     """What a partitioner decides. ``owner`` int [V]: the rank that owns each vertex; in a vertex-cut that of its master
     copy. ``edge_part`` int [E_u], of a vertex-cut only: the rank of each undirected edge, in the order of
     :func:`simgnn.partition.edges.undirected_edges`. ``dropped``: halo rows that ranks do without (None: they have
-    all)."""
+    all). ``counted``: numbers that the partitioner counted while it divided, by name, which reports show; ``notes``:
+    what users must know of the partition, repeated in results."""
 
     owner: NDArray[np.integer]
     edge_part: NDArray[np.integer] | None = None
     dropped: DroppedHalo | None = None
+    counted: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Partitioner(Policy, ABC):
@@ -493,11 +496,17 @@ class Partitioner(Policy, ABC):
     chunked: ClassVar[bool] = False
     """Whether it is a :class:`simgnn.partition.chunks.partitioner.ChunkedPartitioner`, which divides each partition
     into chunks, too."""
+    around_labels: ClassVar[bool] = False
+    """Whether parts are made around labelled vertices, so that reports show these by part, and what samples need."""
 
     reorder: Reorder = Field(default="rcm", description="order of a rank's own rows; changes speed, never values")
 
     def resolved(self, seed: int) -> Self:
         """A copy in which every default that depends on the experiment, such as its ``seed``, is filled in."""
+        return self
+
+    def for_layers(self, layers: int) -> Self:
+        """A copy in which what depends on the number of the model's ``layers`` is filled in."""
         return self
 
     def weighed(self, weights: Callable[[], Mapping[str, float]]) -> Self:

@@ -2,11 +2,12 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simgnn.analysis.hit_rates import HitRates, hit_rates
 from simgnn.api.experiments import PathLike, path_of
@@ -16,7 +17,7 @@ from simgnn.emit.halo_cache.membership import HaloRows
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
-from simgnn.graph.graph import Graph
+from simgnn.graph.graph import MASKS, Graph
 from simgnn.hardware.price.device_times import DeviceTimes
 from simgnn.hardware.price.transfer_rates import TransferRates
 from simgnn.hardware.profile.profile import Profile
@@ -49,11 +50,12 @@ from simgnn.program.sizes import IntArray
 from simgnn.progress import Progress, progress_of
 from simgnn.report import page
 from simgnn.report.results import amount, seconds
+from simgnn.sampling.fetches.label_parts import Draws, LabelParts, label_parts
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LISTS = ("balances", "types", "fit", "hit_rates", "chunks", "dropped")
+LISTS = ("balances", "types", "fit", "hit_rates", "chunks", "dropped", "labels", "counted")
 """Figures that have a table of their own."""
 CONNECTIONS = {
     f"{key}_{measure}": f"connections {where}, {text}"
@@ -143,6 +145,9 @@ CHUNK_COLUMNS = (
 )  # fmt: skip
 
 
+LABEL_COLUMNS = ("part", "host", "vertices", *MASKS)
+ROW_COLUMNS = ("partition", *(f"from {name}" for name in MASKS))
+ROW_TITLE = "rows of other hosts in a pass over labelled vertices, drawn in batches (~: estimated by some batches)"
 RATE_COLUMNS = ("host to device", "device to device", "used again in place")
 
 
@@ -153,7 +158,9 @@ class PartitionReport:
     Both are None for a vertex-cut. ``fit``: what was done to suit the devices of the ranks (None: the partitioner does
     not look at them). ``dropped``: what each rank does without (None: the partitioner drops nothing). ``hit_rates``:
     of caches of halo rows, for several capacities; None where freshness keeps none. ``made_now``: it was not kept
-    already. ``chunks``: of a partitioner that divides partitions into chunks, else None."""
+    already. ``chunks``: of a partitioner that divides partitions into chunks, else None. ``labels``: labelled vertices
+    by part and rows of other hosts that samples need, of this partition and, if asked for, of others; None unless parts
+    are made around labelled vertices. ``counted``: what the partitioner counted while it divided, by name."""
 
     graph: str
     vertices: int
@@ -171,6 +178,8 @@ class PartitionReport:
     hit_rates: tuple[HitRates, ...] | None = None
     chunks: Chunks | None = None
     dropped: tuple[DroppedFromRank, ...] | None = None
+    labels: tuple[LabelParts, ...] | None = None
+    counted: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as plain values for JSON."""
@@ -182,8 +191,10 @@ class PartitionReport:
         caches = {} if self.hit_rates is None else {"hit_rates": [asdict(rates) for rates in self.hit_rates]}
         chunks = {} if self.chunks is None else {"chunks": self.chunks.as_dict()}
         dropped = {} if self.dropped is None else {"dropped": [asdict(rank) for rank in self.dropped]}
+        labels = {} if self.labels is None else {"labels": [asdict(one) for one in self.labels]}
+        counted = {"counted": dict(self.counted)} if self.counted else {}
         quality = self.quality.as_dict()
-        lists = {**fit, **dropped, **caches, **chunks}
+        lists = {**fit, **dropped, **caches, **chunks, **labels, **counted}
         return {**plain, **quality, "balances": balances, "types": types, **lists, **kept}
 
     def table(self, by: Literal["partition", "type", "balance"] = "partition") -> "pd.DataFrame":
@@ -202,11 +213,13 @@ class PartitionReport:
     def lines(self) -> list[tuple[str, str]]:
         """Return (quantity, value as text) of every quantity that the partition has."""
         copies = "mirrors" if self.kind == "vertex-cut" else "halo rows"
-        return [
+        counted = [(key.replace("_", " "), _text(value)) for key, value in self.counted.items()]
+        found = [
             (CONNECTIONS.get(key, key.replace("copies", copies).replace("_", " ")), _text(value))
             for key, value in self.as_dict().items()
             if value is not None and key not in LISTS
         ]
+        return found + counted
 
     def type_lines(self) -> list[list[str]]:
         """Return type of vertex, vertices, imbalance, edges to them and imbalance as text, for each type."""
@@ -258,6 +271,26 @@ class PartitionReport:
     def hit_rate_lines(self) -> list[list[str]]:
         """Return the cells of ``HIT_RATE_COLUMNS`` as text, for each capacity."""
         return [[f"{value:.1%}" for value in asdict(rates).values()] for rates in self.hit_rates or ()]
+
+    def label_lines(self) -> list[list[str]]:
+        """Return the cells of ``LABEL_COLUMNS`` as text: labelled vertices of each part, by kind."""
+        rows = []
+        for one in (self.labels or ())[:1]:
+            columns = (one.vertices, one.train, one.validation, one.test)
+            for rank, (host, *counts) in enumerate(zip(one.hosts, *columns, strict=True)):
+                rows.append([str(rank), str(host), *(f"{count:,}" for count in counts)])
+        return rows
+
+    def row_lines(self) -> list[list[str]]:
+        """Return the cells of ``ROW_COLUMNS`` as text: rows of other hosts in one pass over each kind of labelled
+        vertices, for this partition and for others; empty where nothing is sampled."""
+        rows = []
+        for place, one in enumerate(self.labels or ()):
+            mark = " (this one)" if not place and len(self.labels or ()) > 1 else ""
+            about = "" if one.exact else "~"
+            cells = [f"{about}{one.rows_from[name]:,}" if name in one.rows_from else "-" for name in MASKS]
+            rows += [[one.choice + mark, *cells]] if one.rows_from else []
+        return rows
 
     def chunk_lines(self) -> list[list[str]]:
         """Return the cells of ``CHUNK_COLUMNS`` as text, for each number of chunks."""
@@ -344,6 +377,7 @@ def make_partitions(
         cut = artifact.kind == "edge-cut"
         if stats is not None:
             statistics.append(_counted(loaded, graph, artifact, chunks, shown))
+        divisions = _divisions(loaded, graph, artifact, alternatives, shown.stage) if cut else []
         report = PartitionReport(
             graph=graph.name,
             vertices=graph.vertices,
@@ -352,7 +386,7 @@ def make_partitions(
             kind=artifact.kind,
             ranks=artifact.ranks,
             quality=artifact.quality,
-            balances=_balances(loaded, graph, artifact, alternatives, shown.stage) if cut else None,
+            balances=_balances(loaded, graph, artifact, divisions) if cut else None,
             types=type_balances(graph, artifact.partition.owner, artifact.ranks) if cut else None,
             fit=_fit(loaded, graph, artifact, shown) if loaded.partition.fits_devices else None,
             made_now=artifact.made,
@@ -361,6 +395,8 @@ def make_partitions(
             hit_rates=_hit_rates(loaded, artifact) if cut and loaded.freshness.caches_halo else None,
             chunks=None if chunks is None else _chunks(loaded, graph, artifact, chunks, alternatives, shown.stage),
             dropped=_dropped(artifact.stats),
+            labels=_labels(loaded, graph, divisions, shown.stage) if cut and loaded.partition.around_labels else None,
+            counted=artifact.counted,
         )
         reports.append(report)
     if stats is not None:
@@ -440,39 +476,72 @@ def _hit_rates(experiment: Experiment, artifact: PartitionArtifact) -> tuple[Hit
     return tuple(hit_rates(cast(CachesHalo, experiment.freshness), halo, experiment.model.layers))
 
 
-def _balances(
+class Division(NamedTuple):
+    """A choice of what is balanced, as a short name, the owner of each vertex by it, int32 [V], and the work of an
+    epoch as :func:`simgnn.planner.epoch_work.epoch_weights` gives it. ``apart``: edges between hosts are still to be
+    left out."""
+
+    choice: str
+    owner: NDArray[np.int32]
+    weights: Mapping[str, float]
+    apart: bool = False
+
+
+def _divisions(
     experiment: Experiment, graph: Graph, artifact: PartitionArtifact, others: bool, stage: Callable[[str], None]
-) -> tuple[Balance, ...]:
-    """Compute the balance of the edge-cut in ``artifact`` and, with ``others``, of its partitioner's alternatives; one
-    that cannot be made here is left out, and ``stage`` says why."""
+) -> list[Division]:
+    """Return the edge-cut in ``artifact`` and, with ``others``, its partitioner's alternatives; one that cannot be made
+    here is left out, and ``stage`` says why."""
     hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
     weights = epoch_weights(experiment, graph.facts(), stage)
-    found = []
-    for place, (choice, policy) in enumerate(experiment.partition.alternatives()):
-        if place and not others:
+    found: list[Division] = []
+    for choice, policy in experiment.partition.alternatives():
+        if not found:
+            found.append(Division(choice, artifact.partition.owner, weights))
+            continue
+        if not others:
             break
-        if place:
-            stage(f"partition: what {_other(experiment, choice)} would give")
-            try:
-                owner = partitioned(policy.weighed(lambda: weights), graph, hosts, experiment.seed).owner
-            except ConfigError as error:
-                stage(f"partition: left out: {error}")
-                continue
+        stage(f"partition: what {_other(experiment, choice)} would give")
+        try:
+            owner = partitioned(policy.weighed(lambda: weights), graph, hosts, experiment.seed).owner
+        except ConfigError as error:
+            stage(f"partition: left out: {error}")
         else:
-            owner = artifact.partition.owner
-        apart = hosts if place and policy.drops_between_hosts else None
-        loads = rank_loads(graph, owner, artifact.ranks, weights, apart)
+            found.append(Division(choice, owner, weights, policy.drops_between_hosts))
+    return found
+
+
+def _balances(
+    experiment: Experiment, graph: Graph, artifact: PartitionArtifact, divisions: Sequence[Division]
+) -> tuple[Balance, ...]:
+    """Compute the balance of each edge-cut in ``divisions``, of which the first is that in ``artifact``."""
+    hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
+    found = []
+    for place, one in enumerate(divisions):
+        loads = rank_loads(graph, one.owner, artifact.ranks, one.weights, hosts if one.apart else None)
         if not place and DROPPED_EDGES in artifact.stats.tables:
             gone, lost = (artifact.stats.tables[name] for name in (DROPPED_ROWS, DROPPED_EDGES))
-            loads = loads.without(gone, lost, weights.get("edges", 0.0))
+            loads = loads.without(gone, lost, one.weights.get("edges", 0.0))
         costs = _costs(experiment, loads, hosts)
-        found.append(Balance(choice, **loads.imbalances(), cut_edges=loads.cut_edges, costs=costs))
+        found.append(Balance(one.choice, **loads.imbalances(), cut_edges=loads.cut_edges, costs=costs))
     return tuple(found)
+
+
+def _labels(
+    experiment: Experiment, graph: Graph, divisions: Sequence[Division], stage: Callable[[str], None]
+) -> tuple[LabelParts, ...]:
+    """Count the labelled vertices of each part in ``divisions`` and, on mini-batches, what samples from them need."""
+    sampling, draws = experiment.sampling, None
+    if sampling is not None:
+        draws = Draws(sampling.fanouts, sampling.sizes_of(experiment.ranks), experiment.seed)
+        stage("partition: rows of other hosts that samples need")
+    hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
+    return tuple(label_parts(one.choice, graph, one.owner, hosts, draws) for one in divisions)
 
 
 def _other(experiment: Experiment, choice: str) -> str:
     """Name an alternative of the experiment's partitioner."""
-    if experiment.partition.fits_devices:
+    if experiment.partition.fits_devices or experiment.partition.around_labels:
         return choice
     return f"{experiment.partition.label} with balance = {choice}"
 

@@ -127,6 +127,10 @@ class GraphSection(Section):
         description="file with a column of train, validation, test; folder with a file of ids for each; or a table of "
         "such files, or of shares and a seed",
     )
+    labelled: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None,
+        description="share of all vertices that stay labelled; training, validation and test in proportion, by seed",
+    )
     source_column: Column | None = Field(
         default=None, description="column of edges' sources, by name, or by number from 1 in a list without a header"
     )

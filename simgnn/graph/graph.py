@@ -91,7 +91,7 @@ class Graph:
     their own). ``labels`` int64 [V], or bool [V, classes] when ``multilabel``, or None. Masks are bool [V] and
     disjoint. ``notes``: what is synthetic, and what was corrected on reading. ``vertex_ids`` [V]: the ids that the
     source gives to vertices, int64 or text; None: their numbers 0..V-1. ``class_names``: names of the classes by label;
-    empty: they have none.
+    empty: they have none. ``result_notes``: notes that results of runs and predictions repeat.
     """
 
     name: str
@@ -110,6 +110,7 @@ class Graph:
     notes: tuple[str, ...] = field(default_factory=tuple)
     vertex_ids: NDArray[np.int64] | NDArray[np.str_] | None = None
     class_names: tuple[str, ...] = ()
+    result_notes: tuple[str, ...] = ()
 
     @property
     def vertices(self) -> int:

@@ -72,6 +72,16 @@ def permutation_slice(first: int, count: int, size: int, key: np.uint64) -> NDAr
     return out
 
 
+@njit(cache=True, nogil=True)
+def permuted(indices: Any, key: Any, bits: Any, size: Any) -> Any:
+    """Positions of ``indices`` int64 [n] in the keyed permutation of 0..size-1, int64 [n]; ``bits``: see
+    :func:`index_bits`."""
+    out = np.empty(len(indices), np.int64)
+    for k in range(len(indices)):
+        out[k] = permute_index(np.uint64(indices[k]), key, bits, size)
+    return out
+
+
 def uniform_slice(first: int, count: int, key: np.uint64) -> NDArray[np.float64]:
     """Numbers ``first .. first+count-1`` of a stream, float64 [count] in [0, 1)."""
     return uniform_at(np.arange(first, first + count, dtype=np.uint64), key)

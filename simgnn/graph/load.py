@@ -44,8 +44,8 @@ def load_graph(
     ``source``: a path, by its suffix ``.npz``, ``.npy`` (edge list [E, 2]), ``.csv``/``.tsv``/``.txt`` (and ``.gz``),
     ``.parquet``, ``.mtx`` (and ``.gz``), ``.bin`` (DGL), ``.pt`` (PyG), a folder of ``save_graph``;
     ``synthetic:communities``, ``synthetic:rmat``, ``ogb:NAME``, ``dgl:PATH`` or ``pyg:PATH``. Relative paths start at
-    ``base``, then at the working directory. ``seed`` seeds the generators only. ``progress`` is told how far generating
-    and reading are.
+    ``base``, then at the working directory. ``seed`` seeds the generators and ``labelled``. ``progress`` is told how
+    far generating and reading are.
 
     ``options``: ``symmetrise`` (default true); ``vertices`` V of an edge list, Parquet file or generator; ``edges``,
     ``feature_width`` for generators; ``classes``, ``multilabel`` for generators, or random labels and 60/20/20 masks
@@ -55,8 +55,9 @@ def load_graph(
     ``source_column``, ``target_column`` and ``ids`` of an edge list, see :mod:`simgnn.graph.vertex_ids`; ``relation``
     and ``homogeneous`` of a graph with several types, see :class:`~simgnn.graph.typed_graph.TypedGraph`;
     ``stand_in_features``: width of unit normal float32 features for a graph without any; ``centre``: see
-    :func:`with_centred_features`; ``root``: folder of OGB data sets. None means absent. ``synthetic_features``,
-    ``synthetic_labels`` and ``notes`` of the graph mark what is not real.
+    :func:`with_centred_features`; ``labelled``: share of all vertices that stay labelled, see
+    :func:`~simgnn.graph.labelled.with_fewer_labels`; ``root``: folder of OGB data sets. None means absent.
+    ``synthetic_features``, ``synthetic_labels`` and ``notes`` of the graph mark what is not real.
     """
     given = {key: value for key, value in options.items() if value is not None}
     prefix, _, rest = source.partition(":")
@@ -68,7 +69,7 @@ def load_graph(
         shape = {key: value for key, value in given.items() if key in GENERATOR_OPTIONS}
         symmetrise = bool(given.get("symmetrise", True))
         graph = generated(recipe_of(rest, shape, seed), symmetrise=symmetrise, progress=progress)
-        return _side_files(given, base).split(graph, source) if "splits" in given else graph
+        return _labelled(_side_files(given, base).split(graph, source) if "splits" in given else graph, given, seed)
     if prefix == "stats":
         raise GraphError(
             f"graph.source: '{source}' names statistics, which hold no graph; `simgnn simulate` takes it, "
@@ -76,7 +77,16 @@ def load_graph(
         )
     sides = _side_files(given, base)
     read = _read(source, prefix, rest, base, given, sides, progress)
-    return _completed(sides.added_to(read, source), given, source, sides)
+    return _labelled(_completed(sides.added_to(read, source), given, source, sides), given, seed)
+
+
+def _labelled(graph: Graph, given: Mapping[str, Any], seed: int) -> Graph:
+    if "labelled" not in given:
+        return graph
+    # Numba: loaded when a graph is read
+    from simgnn.graph.labelled import with_fewer_labels
+
+    return with_fewer_labels(graph, float(given["labelled"]), seed)
 
 
 def check_source(source: str) -> None:

@@ -199,7 +199,7 @@ def write_facts(folder: Path, graph: Graph | None = None, **stated: Any) -> None
     facts: dict[str, Any] = {"format": FORMAT, **stated}
     if graph is not None:
         facts |= {key: getattr(graph, key) for key in _STATED} | {"notes": list(graph.notes)}
-        facts |= {"class_names": list(graph.class_names)} if graph.class_names else {}
+        facts |= {key: list(getattr(graph, key)) for key in ("class_names", "result_notes") if getattr(graph, key)}
     (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
@@ -262,6 +262,7 @@ def _opened(path: Path, mapped: bool) -> Graph:
         notes=tuple(facts.get("notes", ())),
         vertex_ids=array("vertex_ids"),
         class_names=tuple(facts.get("class_names", ())),
+        result_notes=tuple(facts.get("result_notes", ())),
         **{key: array(key) for key in _PLAIN},
         **{key: facts[key] for key in _STATED},
     )

@@ -1,9 +1,10 @@
 """Partition: which rank owns each vertex (edge-cut) or each edge (vertex-cut)."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,13 +24,16 @@ class Partition:
     """A graph divided into P parts; part p belongs to rank p. ``owner`` int32 [V]: the rank that owns each vertex; in a
     vertex-cut, the rank that holds the master copy. ``edge_part`` uint8 or uint16 [E_u], vertex-cut only: the rank of
     each edge of :func:`simgnn.partition.edges.undirected_edges`, in both directions. ``dropped``, edge-cut only: halo
-    rows that ranks do without (None: the partitioner drops none)."""
+    rows that ranks do without (None: the partitioner drops none). ``counted``, ``notes``: see
+    :class:`simgnn.policy.Assignment`."""
 
     kind: Cut
     ranks: int
     owner: NDArray[np.int32]
     edge_part: NDArray[np.unsignedinteger[Any]] | None = None
     dropped: DroppedHalo | None = None
+    counted: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -90,6 +94,7 @@ def partitioned(
         for name, array in (("owner", owner), ("edge_part", edge_part)):
             if array is not None and len(array) and not 0 <= int(array.min()) <= int(array.max()) < ranks:
                 problems.append(f"{name}: got {array.min()}..{array.max()}, expected ranks 0..{ranks - 1}")
+    problems += _told_faults(found)
     if not problems and found.dropped is not None:
         problems += _dropped_faults(policy, found.dropped, owner, ranks)
     if problems:
@@ -97,7 +102,21 @@ def partitioned(
         raise ConfigError([f"{where}: {call} returned {problem} ({file})" for problem in problems])
     narrow = np.dtype("u1" if ranks <= 256 else "u2")
     parts: Any = edge_part if edge_part is None or edge_part.dtype == narrow else edge_part.astype(narrow)
-    return Partition(policy.cut, ranks, owner.astype(np.int32, copy=False), parts, _as_stored(found.dropped))
+    owner, dropped = owner.astype(np.int32, copy=False), _as_stored(found.dropped)
+    counted = {name: int(value) for name, value in found.counted.items()}
+    return Partition(policy.cut, ranks, owner, parts, dropped, counted, tuple(found.notes))
+
+
+def _told_faults(found: Assignment) -> Iterator[str]:
+    """Yield what is wrong with the numbers and notes that a policy returns beside its parts."""
+    counted: Any = found.counted
+    whole = isinstance(counted, Mapping) and all(
+        isinstance(name, str) and isinstance(value, Integral) for name, value in counted.items()
+    )
+    if not whole:
+        yield f"counted: got {counted!r:.80}, expected whole numbers by name"
+    if not isinstance(found.notes, tuple | list) or not all(isinstance(note, str) for note in found.notes):
+        yield f"notes: got {found.notes!r:.80}, expected a tuple of texts"
 
 
 def _dropped_faults(policy: Partitioner, dropped: DroppedHalo, owner: NDArray[Any], ranks: int) -> Iterator[str]:

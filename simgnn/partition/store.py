@@ -42,11 +42,12 @@ WHAT = "partition"
 @dataclass(frozen=True)
 class PartitionArtifact:
     """A partition on disk. ``made``: whether this call made it (False: reused). ``facts``: facts of the loaded graph,
-    whose name may differ from the name of the graph that was partitioned."""
+    whose name may differ from the name of the graph that was partitioned; ``notes``: its notes for results."""
 
     folder: ArtifactFolder
     made: bool = False
     facts: GraphFacts | None = None
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def open(cls, path: str | Path) -> "PartitionArtifact":
@@ -104,6 +105,12 @@ class PartitionArtifact:
         return found
 
     @property
+    def counted(self) -> Mapping[str, int]:
+        """Numbers that the partitioner counted while it divided, by name."""
+        found: Mapping[str, int] = self.folder.details.get("counted", {})
+        return found
+
+    @property
     def status(self) -> str | None:
         """How the choice of dropped halo rows ended; None: the partitioner drops none."""
         described = self.folder.details.get("dropped")
@@ -115,6 +122,7 @@ class PartitionArtifact:
         names = [name.removeprefix("stats/") for name in self.folder.files if name.startswith("stats/")]
         arrays = {name: np.array(self.folder.array(f"stats/{name}")) for name in names}
         stats = replace(stats_from_parts(self.folder.details["stats"], arrays), origin=self.origin)
+        stats = replace(stats, notes=(*self.notes, *stats.notes))
         return stats if self.facts is None else replace(stats, facts=self.facts)
 
     @cached_property
@@ -245,12 +253,13 @@ def partition_artifact(
         }
 
     folder, made = obtain(cache_folder(cache) / "partitions" / name, WHAT, make)
-    return PartitionArtifact(folder, made, graph.facts())
+    return PartitionArtifact(folder, made, graph.facts(), graph.result_notes)
 
 
 def _described(policy: Partitioner, partition: Partition) -> dict[str, Any]:
-    """Return what an artefact says of dropped halo rows and of options that were filled in; nothing for most."""
-    found: dict[str, Any] = {}
+    """Return what an artefact says of dropped halo rows, of options that were filled in and of what the partitioner
+    counted; nothing for most."""
+    found: dict[str, Any] = {"counted": dict(partition.counted)} if partition.counted else {}
     if partition.dropped is not None:
         dropped = partition.dropped
         described = {"status": dropped.status, "renormalised": dropped.renormalised, "notes": list(dropped.notes)}

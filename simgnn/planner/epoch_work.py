@@ -19,8 +19,10 @@ DIGITS = 3
 
 
 def with_weights(experiment: Experiment, facts: GraphFacts, stage: Callable[[str], None]) -> Experiment:
-    """Return the experiment with the weights that its partitioner divides by, if it asks for them."""
-    partition = experiment.partition.weighed(lambda: epoch_weights(experiment, facts, stage))
+    """Return the experiment with what its partitioner asks of the model: the number of its layers, and the weights that
+    it divides by."""
+    layered = experiment.partition.for_layers(experiment.model.layers)
+    partition = layered.weighed(lambda: epoch_weights(experiment, facts, stage))
     return experiment if partition is experiment.partition else experiment.model_copy(update={"partition": partition})
 
 

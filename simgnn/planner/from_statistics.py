@@ -1,8 +1,9 @@
 """Takes a partition from a ``stats:`` file: the one of the experiment's ranks and partitioner, if it fits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.outside import expanded
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.epoch_work import epoch_weights
+from simgnn.policy import Partitioner
 from simgnn.registry import shipped
 
 STATISTICS = "stats:"
@@ -148,6 +150,19 @@ def _policy_faults(experiment: Experiment, stats: PartitionStats, path: Path) ->
     return problems
 
 
+def _layer_faults(experiment: Experiment, policy: Partitioner, known: Mapping[str, Any], path: Path) -> list[str]:
+    """List the options that follow from the number of the model's layers, and that a file's partition has otherwise."""
+    layers = experiment.model.layers
+    before, layered = (one.model_dump(mode="json") for one in (policy, policy.for_layers(layers)))
+    return [
+        f"partition.{key}: the partition in {path} was made with {shown(known.get(key))}, expected "
+        f"{shown(layered[key])} by model.layers = {layers}: partition the graph again with this model (simgnn "
+        "partition --stats FILE)"
+        for key in sorted(layered)
+        if layered[key] not in (before[key], known.get(key))
+    ]
+
+
 def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:
     """Return the experiment with the partition policy that made the statistics.
 
@@ -172,8 +187,12 @@ def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Pat
             f"partition.kind: got '{stated.label}', but the partition in {path} was made with '{maker}', a partitioner "
             f"of your own: set partition.kind = '{maker}'"
         )
+    asked = stated if stated.label == maker else cast(Partitioner, found())
+    if problems := _layer_faults(experiment, asked, known, path):
+        raise ConfigError(problems)
     chosen = experiment.model_copy(update={"partition": found.model_validate(dict(known))})
-    if "weights" in known and known["weights"] != epoch_weights(experiment, stats.facts, lambda _: None):
+    weights = known.get("weights")
+    if isinstance(weights, Mapping) and weights != epoch_weights(experiment, stats.facts, lambda _: None):
         note = (
             f"the partition in {path.name} balances the work of another model than the experiment's: a run of this "
             "experiment divides the graph otherwise; partition the graph with this model (simgnn partition --stats)"

@@ -45,7 +45,7 @@ RESULTS = {
 OUTCOME = {"directory": "", "result": "", "table": "by='experiment'", "timeline": "epoch=None"}
 FIGURES = (
     "graph", "vertices", "edges", "partition", "kind", "ranks", "quality", "balances", "types", "fit", "hit_rates",
-    "dropped", "made_now", "digest", "path", "chunks",
+    "dropped", "made_now", "digest", "path", "chunks", "labels", "counted",
 )  # fmt: skip
 TEXTS = (
     "as_dict",
@@ -58,6 +58,8 @@ TEXTS = (
     "hit_rate_lines",
     "chunk_lines",
     "rate_lines",
+    "label_lines",
+    "row_lines",
 )
 MEMBERS: dict[type, dict[str, str]] = {
     Outcome: OUTCOME,

@@ -39,8 +39,8 @@ def hosts(ranks: int) -> np.ndarray:
 
 
 def test_registry_names_every_kind() -> None:
-    expected = {"random", "block-row", "metis", "metis-chunks", "ebv", "hdrf", "dbh", "random-edges", "rapa"}
-    assert set(shipped("partition")) == expected
+    edge_cuts = {"random", "block-row", "metis", "metis-chunks", "rapa", "khop-blocks"}
+    assert set(shipped("partition")) == edge_cuts | {"ebv", "hdrf", "dbh", "random-edges"}
     assert all(policy().label == kind for kind, policy in shipped("partition").items())
 
 

@@ -73,6 +73,11 @@ def command(
     (V_p2p), without rows that stay on a device (V_ru), and rows read from peers (V_dd); and the cost of the order of
     chunks as divided and as chosen: [bold]simgnn partition vanilla --set partition.kind=metis-chunks --set
     partition.chunks=8 --hardware a100-nvlink-4[/bold]
+
+    khop-blocks divides by blocks of vertices around labelled ones (ByteGNN). It prints labelled vertices by part and,
+    on mini-batches, the rows of other hosts in one pass over each kind of labelled vertices, beside METIS and random:
+    [bold]simgnn partition distdgl --set partition.kind=khop-blocks --set cluster.hosts=4 --set
+    cluster.ranks_per_host=1[/bold]
     """
     # loaded when the command runs: its help starts fast
     from simgnn.api.partition import (
@@ -83,7 +88,10 @@ def command(
         DEVICE_COLUMNS,
         DROPPED_COLUMNS,
         HIT_RATE_COLUMNS,
+        LABEL_COLUMNS,
         RATE_COLUMNS,
+        ROW_COLUMNS,
+        ROW_TITLE,
         make_partitions,
     )
 
@@ -105,6 +113,10 @@ def command(
         if report.types:
             columns = ["type of vertex", "vertices", "imbalance", "edges to them", "imbalance"]
             print_table("balance by type of vertex", columns, report.type_lines())
+        if report.labels is not None:
+            print_table("labelled vertices by part", LABEL_COLUMNS, report.label_lines())
+        if report.row_lines():
+            print_table(ROW_TITLE, ROW_COLUMNS, report.row_lines())
         if report.chunks is not None:
             print_table(CHUNK_TITLE, CHUNK_COLUMNS, report.chunk_lines())
         if report.rate_lines():

@@ -1,6 +1,7 @@
 """Counts the statistics of a partition from its graph."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def partition_stats(
         for replica in build_replica_graphs(graph, partition, reorder, hosts):
             keep(replica)
             counted.append(_locality(graph, replica.csr, replica.vertices) | _level_rows(replica))
-        return vertex_cut_stats(graph, partition, hosts, digest, counted)
+        return replace(vertex_cut_stats(graph, partition, hosts, digest, counted), notes=partition.notes)
     for local in build_local_graphs(graph.csr, partition, reorder):
         keep(local)
         counted.append(_edge_cut_numbers(graph, local, partition.ranks))
@@ -69,7 +70,7 @@ def partition_stats(
         kept = np.where(far, tables["block_edges"], 0).sum(axis=1)
         tables[DROPPED_BETWEEN] = edges_between(graph.csr, partition.owner, hosts) - kept
     rows, edges, received = (tables.pop(name) for name in ("rows", "edges", "received"))
-    notes = () if partition.dropped is None else partition.dropped.notes
+    notes = partition.notes if partition.dropped is None else (*partition.notes, *partition.dropped.notes)
     halo = Route.from_matrix(received)
     return PartitionStats(graph.facts(), "edge-cut", hosts, rows, edges, halo, digest, tables, notes)
 
