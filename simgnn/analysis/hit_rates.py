@@ -35,11 +35,10 @@ def hit_rates(policy: CachesHalo, halo: HaloRows, layers: int, shares: Sequence[
     found = []
     for share in shares:
         devices, memories = capacities(halo, share)
-        cached = policy.cached(halo, devices)
-        shared = policy.shared(halo, memories, cached) & ~cached
+        cached, shared = policy.chosen(halo, devices, memories)
         evicting = [evicting_hits(halo, devices, memories, layers, kind) for kind in ("fifo", "lru")]
         rows = max(1, len(halo.vertex))
-        found.append(HitRates(share, int(cached.sum()) / rows, int(shared.sum()) / rows, *evicting))
+        found.append(HitRates(share, int(cached.sum()) / rows, int((shared & ~cached).sum()) / rows, *evicting))
     return found
 
 

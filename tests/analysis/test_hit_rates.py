@@ -68,3 +68,12 @@ def test_the_most_shared_rows_hit_at_least_as_often_as_any_others(ranks: int) ->
             assert total(one) >= max(total(other), one.fifo, one.lru) - 1e-12
         assert all(total(one) <= total(other) for one, other in pairwise(high))
         assert total(high[-1]) == high[-1].device == 1
+
+
+def test_ranks_that_would_hit_too_rarely_do_not_hit() -> None:
+    halo = halo_rows(small_graph(300), 2)
+    plain, bypassing = (hit_rates(RefreshInterval(bypass_below=least), halo, 2) for least in (0.0, 0.3))
+    for one, other in zip(plain, bypassing, strict=True):
+        # between two ranks all rows are alike, so that both hit about as often
+        assert total(other) == (total(one) if one.share >= 0.5 else 0)
+        assert (other.fifo, other.lru) == (one.fifo, one.lru)

@@ -73,13 +73,17 @@ def test_devices_take_what_the_program_leaves(kind: str, mode: str) -> None:
     assert program_digest(again.planned.program) == program_digest(program)
 
 
-def test_the_memory_of_each_host_is_filled_once_for_its_ranks() -> None:
-    """Two hosts of two GPUs each, whose memory holds about half of the rows."""
-    full = prepared(None, "placement.host_rows=1.0", hosts=2).planned.program
+@pytest.mark.parametrize(("mode", "copies"), [("sync", 1), ("async", 2)])
+def test_the_memory_of_each_host_is_filled_once_for_its_ranks(mode: str, copies: int) -> None:
+    """Two hosts of two GPUs each, whose memory holds about half of the rows; with "async" two copies of each."""
+    given = f"freshness.mode={mode}"
+    full = prepared(None, given, "placement.host_rows=1.0", hosts=2).planned.program
+    once = prepared(None, "placement.host_rows=1.0", hosts=2).planned.program
+    assert shared_bytes(full).tolist() == (copies * shared_bytes(once)).tolist()
     of_row = shared_bytes(full)[0] / full.sizes.columns[IN_MEMORY.name][0]
     half = int(full.sizes.columns[IN_MEMORY.name].max() // 2)
     profile = small_machine("gpu", 2**33, 2, host_bytes=math.ceil(half * of_row / 0.9) + 100_000)
-    found = prepared(profile, "placement.host_rows=adaptive", hosts=2)
+    found = prepared(profile, given, "placement.host_rows=adaptive", hosts=2)
     (first, second) = rows_of(found, "host_rows")
     assert first == pytest.approx(half, rel=0.1)
     assert second == pytest.approx(half, rel=0.1)

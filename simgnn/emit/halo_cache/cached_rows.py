@@ -81,6 +81,14 @@ class CachesHalo(MovesRows, ABC):
         none, and at most ``capacities`` int64 [hosts] vertices of each host. ``cached``: those of devices. Rows of a
         rank that uses no caches (:meth:`uses`) are left out afterwards."""
 
+    def chosen(self, halo: HaloRows, devices: IntArray, memories: IntArray) -> tuple[Chosen, Chosen]:
+        """Choose the rows that devices cache, at most ``devices`` int64 [P], and those in the memories of hosts, of at
+        most ``memories`` int64 [hosts] vertices, bool [n] each; without those of ranks that use no caches."""
+        cached = self.cached(halo, devices)
+        shared = self.shared(halo, memories, cached)
+        used = self.uses(halo, cached | shared)[halo.holder]
+        return cached & used, shared & used
+
     def uses(self, halo: HaloRows, hit: Chosen) -> Chosen:
         """Choose the ranks that use caches at all, bool [P]: by default all. ``hit`` bool [n]: the rows that would be
         read from a cache."""
@@ -154,8 +162,5 @@ class HaloCaches:
         if shares:
             each = halo.once_a_host(np.ones(len(halo.vertex), np.bool_))
             memories = self.placement.host_capacities(np.bincount(halo.host[each], minlength=hosts).astype(np.int64))
-        cached = self.policy.cached(halo, devices if reuses else np.zeros_like(devices))
-        shared = self.policy.shared(halo, memories, cached)
-        used = self.policy.uses(halo, cached | shared)[halo.holder]
-        cached, shared = cached & used, shared & used
+        cached, shared = self.policy.chosen(halo, devices if reuses else np.zeros_like(devices), memories)
         return CachedRows(halo, cached, shared, self.policy.delayed) if (cached | shared).any() else None

@@ -251,6 +251,7 @@ CACHED = (
     ["placement.device_rows=0.6", "communication.rows=transformed"],
     ["placement.host_rows=0.8", "placement.device_rows=0.2", "communication.resend_inputs=true"],
     ["model.kind=gat", "model.order=auto", "placement.host_rows=0.9", "freshness.grad=historical"],
+    ["placement.host_rows=0.8", "placement.device_rows=0.4", "freshness.mode=async"],
 )  # fmt: skip
 
 
