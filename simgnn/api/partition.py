@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simgnn.analysis.hit_rates import HitRates, hit_rates
 from simgnn.api.experiments import PathLike, path_of
 from simgnn.api.predict import default_cluster, known_profile
-from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES, MOST_ROWS_IN_FILE, CachesHalo, numbered
+from simgnn.emit.halo_cache.cached_rows import CachesHalo
 from simgnn.emit.halo_cache.membership import HaloRows
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
@@ -30,6 +30,7 @@ from simgnn.partition.device_fit import FittedPartitioner
 from simgnn.partition.folder import check_cache
 from simgnn.partition.partition import partitioned
 from simgnn.partition.statistics.file import save_partitions
+from simgnn.partition.statistics.halo_rows import HALO_VERTICES, MOST_ROWS_IN_FILE, ROW_ORDER, numbered
 from simgnn.partition.statistics.partition_stats import (
     DEGREES,
     DROPPED_BETWEEN,
@@ -44,7 +45,7 @@ from simgnn.partition.statistics.partition_stats import (
 from simgnn.partition.store import PartitionArtifact
 from simgnn.planner.chunks import obtain_chunks, with_transfer_rates
 from simgnn.planner.epoch_work import epoch_weights
-from simgnn.planner.fit_partition import RankFit, rank_fits
+from simgnn.planner.fit_partition import RankFit, rank_fits, start_statistics
 from simgnn.planner.prepare import STATISTICS, fitted_partition, full_graph_stats, read_graph, with_default_cluster
 from simgnn.program.sizes import IntArray
 from simgnn.progress import Progress, progress_of
@@ -376,7 +377,7 @@ def make_partitions(
         chunks = obtain_chunks(loaded, graph, artifact, None, shown) if loaded.partition.chunked else None
         cut = artifact.kind == "edge-cut"
         if stats is not None:
-            statistics.append(_counted(loaded, graph, artifact, chunks, shown))
+            statistics += _counted(loaded, graph, artifact, chunks, shown)
         divisions = _divisions(loaded, graph, artifact, alternatives, shown.stage) if cut else []
         report = PartitionReport(
             graph=graph.name,
@@ -407,21 +408,32 @@ def make_partitions(
 
 def _counted(
     experiment: Experiment, graph: Graph, artifact: PartitionArtifact, chunks: ChunkArtifact | None, progress: Progress
-) -> PartitionStats:
+) -> list[PartitionStats]:
     """Return the statistics of a partition as a file holds them: with what made it, the degrees of the graph, its
-    chunks and, if the experiment caches halo rows, the vertices of these."""
-    tables = {**artifact.stats.tables, **({} if chunks is None else chunks.tables)}
-    if artifact.kind == "edge-cut":
-        tables[DEGREES] = degree_table(graph.csr)
-        rows = int(artifact.stats.halo.rows.sum())
-        if experiment.freshness.caches_halo and rows <= MOST_ROWS_IN_FILE:
-            tables[HALO_VERTICES] = numbered(full_graph_stats(experiment, artifact).tables[HALO_VERTICES])
-        elif experiment.freshness.caches_halo:
-            progress.stage(
-                f"statistics: {rows:,} halo rows are more than the {MOST_ROWS_IN_FILE:,} whose vertices a file lists: "
-                "caches cannot be predicted from this one"
-            )
-    return replace(artifact.stats, made_by=experiment.partition.resolved(experiment.seed).stated(), tables=tables)
+    chunks and, if the experiment caches halo rows, the vertices of these. Where it was made to suit devices, add those
+    of the parts that it started from, by which a file serves other devices, too."""
+    made_by = experiment.partition.resolved(experiment.seed).stated()
+    if artifact.kind != "edge-cut":
+        return [replace(artifact.stats, made_by=made_by)]
+    degrees = {DEGREES: degree_table(graph.csr)}
+    tables = {**artifact.stats.tables, **degrees, **({} if chunks is None else chunks.tables)}
+    rows, caches = int(artifact.stats.halo.rows.sum()), experiment.freshness.caches_halo
+    if caches and rows <= MOST_ROWS_IN_FILE:
+        tables[HALO_VERTICES] = numbered(full_graph_stats(experiment, artifact).tables[HALO_VERTICES])
+    elif caches:
+        progress.stage(_too_many(rows, "caches cannot be predicted from this one"))
+    found = [replace(artifact.stats, made_by=made_by, tables=tables)]
+    if experiment.partition.fits_devices:
+        start = start_statistics(experiment, graph, None, progress)
+        if ROW_ORDER in start.tables:
+            found.append(replace(start, tables={**start.tables, **degrees}))
+        else:
+            progress.stage(_too_many(int(start.halo.rows.sum()), "it serves these devices only"))
+    return found
+
+
+def _too_many(rows: int, consequence: str) -> str:
+    return f"statistics: {rows:,} halo rows are more than the {MOST_ROWS_IN_FILE:,} that a file lists: {consequence}"
 
 
 def _profile_of(experiment: Experiment) -> Profile | None:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from simgnn.graph.graph import Graph
 from simgnn.hardware.price.device_times import DeviceTimes
 from simgnn.policy import Assignment, Partitioner
 from simgnn.program.sizes import IntArray
+
+if TYPE_CHECKING:
+    from simgnn.partition.statistics.partition_stats import PartitionStats
 
 SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 """Shares of a part's halo rows at which its memory is known, descending."""
@@ -116,6 +119,18 @@ class FittedPartitioner(Partitioner, ABC):
     def refined(self, graph: Graph, owner: NDArray[np.int32], hosts: IntArray, seed: int) -> Assignment:
         """The parts ``owner`` int32 [V] of :meth:`starts_from`, given to ranks, without the halo rows that are
         dropped."""
+
+    @abstractmethod
+    def row_tables(
+        self, graph: Graph, owner: NDArray[np.int32], halos: Sequence[IntArray], hosts: IntArray
+    ) -> dict[str, IntArray]:
+        """Tables ``ROW_EDGES`` and ``ROW_ORDER`` of the parts ``owner`` int32 [V] of :meth:`starts_from`, for
+        :meth:`refined_statistics`. ``halos``: the vertices of the halo rows of each part, in their order."""
+
+    @abstractmethod
+    def refined_statistics(self, stats: "PartitionStats", seed: int) -> "PartitionStats":
+        """The statistics of what :meth:`refined` makes of parts, from statistics of these that have the tables of
+        :meth:`row_tables`."""
 
     def divide(self, graph: Graph, hosts: IntArray, seed: int, spill: Path | None) -> Assignment:
         owner = self.starts_from(hosts).divide(graph, hosts, seed, spill).owner

@@ -16,6 +16,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile
 from simgnn.model.spec import LayerSpec
 from simgnn.partition.device_fit import SHARES, FittedPartitioner, LayerWidths, PartMemory
+from simgnn.partition.statistics.halo_rows import HALO_VERTICES, MOST_ROWS_IN_FILE, ROW_NONZEROS, numbered
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.largest_cache import without_caches
 from simgnn.planner.make_plan import Planned, plan
@@ -26,6 +27,7 @@ from simgnn.progress import Progress
 
 if TYPE_CHECKING:
     from simgnn.graph.graph import Graph
+    from simgnn.partition.local.edge_cut import LocalGraph
     from simgnn.partition.store import PartitionArtifact
 
 
@@ -41,23 +43,58 @@ def with_fitted_partition(
     # Numba: loaded when a graph is prepared
     from simgnn.partition.store import partition_artifact
 
-    policy = cast(FittedPartitioner, experiment.partition)
-    devices = policy.devices or devices_of(experiment, profile)
+    policy, hosts = cast(FittedPartitioner, experiment.partition), np.asarray(experiment.rank_hosts(), dtype=np.int64)
+    devices = fitting_devices(experiment, profile)  # raises before minutes go into the parts
+    base = partition_artifact(graph, policy.starts_from(hosts), hosts, experiment.seed, cache, progress)
+    return fitted_to(experiment, base.stats, devices, progress)
+
+
+def fitting_devices(experiment: Experiment, profile: Profile | None) -> tuple[DeviceTimes, ...]:
+    """Return the devices that the experiment's partitioner suits: those that it states, or of the hardware profile."""
+    devices = cast(FittedPartitioner, experiment.partition).devices or devices_of(experiment, profile)
     if len(devices) != experiment.ranks:
         raise ConfigError(
             f"partition.devices: got {len(devices)}, expected {experiment.ranks}, one for each rank; remove it to read "
             "them off the hardware profile"
         )
-    hosts = np.asarray(experiment.rank_hosts(), dtype=np.int64)
-    base = partition_artifact(graph, policy.starts_from(hosts), hosts, experiment.seed, cache, progress)
-    planned = _planned(experiment, base.stats)
+    return devices
+
+
+def fitted_to(
+    experiment: Experiment, starts: PartitionStats, devices: Sequence[DeviceTimes], progress: Progress
+) -> Experiment:
+    """Return the experiment with a partitioner that knows the ``devices`` of its ranks, the memory that these may take
+    and, where a part may not fit, that of parts. ``starts``: the parts that it starts from."""
+    policy, hosts = cast(FittedPartitioner, experiment.partition), np.asarray(experiment.rank_hosts(), dtype=np.int64)
+    planned = _planned(experiment, starts)
     policy = policy.fitted(devices, [_widths(layer) for layer in planned.layers])
     if experiment.placement.device_bytes:
         policy = policy.within(experiment.placement.device_bytes)
-    if policy.memory is None and _is_short(policy, planned.program, base.stats, hosts, experiment.seed):
+    if policy.memory is None and _is_short(policy, planned.program, starts, hosts, experiment.seed):
         progress.stage(f"partition: how much memory {experiment.partition.label} can save")
-        policy = policy.remembering(_part_memory(experiment, planned.program, base.stats, on_cpu(devices)))
+        policy = policy.remembering(_part_memory(experiment, planned.program, starts, on_cpu(devices)))
     return experiment.model_copy(update={"partition": policy})
+
+
+def start_statistics(experiment: Experiment, graph: "Graph", cache: Path | None, progress: Progress) -> PartitionStats:
+    """Return the statistics of the parts that the experiment's fitted partitioner starts from, with a number for each
+    halo row, so that it can be carried out on them without the graph; without these numbers if there are too many."""
+    # Numba: loaded when a graph is prepared
+    from simgnn.partition.store import partition_artifact
+
+    policy, hosts = cast(FittedPartitioner, experiment.partition), np.asarray(experiment.rank_hosts(), dtype=np.int64)
+    start = policy.starts_from(hosts).resolved(experiment.seed)
+    base = partition_artifact(graph, policy.starts_from(hosts), hosts, experiment.seed, cache, progress)
+    stats = replace(base.stats, made_by=start.stated())
+    if int(stats.halo.rows.sum()) > MOST_ROWS_IN_FILE:
+        return stats
+    halos = [np.asarray(cast("LocalGraph", base.local(rank)).halo, dtype=np.int64) for rank in range(base.ranks)]
+    tables = {**stats.tables, **policy.row_tables(graph, base.partition.owner, halos, hosts)}
+    vertices = np.concatenate(halos)
+    tables[HALO_VERTICES] = numbered(vertices)
+    if graph.sparse_rows is not None:
+        tables[ROW_NONZEROS] = np.diff(graph.sparse_rows.indptr).astype(np.int64)[vertices]
+    return replace(stats, tables=tables)
 
 
 def devices_of(experiment: Experiment, profile: Profile | None) -> tuple[DeviceTimes, ...]:

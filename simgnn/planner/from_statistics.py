@@ -10,10 +10,16 @@ import numpy as np
 from simgnn.errors import ConfigError
 from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
+from simgnn.hardware.profile.profile import Profile
 from simgnn.outside import expanded
+from simgnn.partition.device_fit import FittedPartitioner
+from simgnn.partition.statistics.halo_rows import ROW_ORDER
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.epoch_work import epoch_weights
+from simgnn.planner.fit_partition import fitted_to, fitting_devices
 from simgnn.policy import Partitioner
+from simgnn.program.sizes import IntArray
+from simgnn.progress import Progress
 from simgnn.registry import shipped
 
 STATISTICS = "stats:"
@@ -27,15 +33,21 @@ def with_default_cluster(experiment: Experiment, default: tuple[int, int] | None
     return experiment.with_cluster(stated.hosts or hosts, stated.ranks_per_host or each)
 
 
-def from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experiment, PartitionStats]:
+def from_statistics(
+    experiment: Experiment, base: Path | None, profile: Profile | None, progress: Progress
+) -> tuple[Experiment, PartitionStats]:
     """Return the experiment with cluster and partitioner resolved, and the partition of its statistics file. Raises
-    :class:`ConfigError`, which names the keys to set, if no partition of the file fits, or several do."""
+    :class:`ConfigError`, which names the keys to set, if no partition of the file fits, or several do. A partitioner
+    that suits devices is carried out for those of ``profile`` where the file holds the parts that it starts from."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.statistics.file import load_partitions
 
     path = expanded(experiment.graph.source.removeprefix(STATISTICS))
-    stats = _chosen(experiment, load_partitions(path if path.is_absolute() or base is None else base / path), path)
-    experiment, stats = _with_its_partition(experiment, stats, path)
+    held = load_partitions(path if path.is_absolute() or base is None else base / path)
+    starts = [stats for stats in held if ROW_ORDER in stats.tables] if experiment.partition.fits_devices else []
+    stats = _chosen(experiment, starts or held, path)
+    if not starts:
+        experiment, stats = _with_its_partition(experiment, stats, path)
     if not _states_ranks(experiment):
         each = np.bincount(stats.hosts)
         if len(each) == 0 or np.any(each != each[0]) or np.any(np.diff(stats.hosts) < 0):
@@ -55,7 +67,51 @@ def from_statistics(experiment: Experiment, base: Path | None) -> tuple[Experime
             f"hosts {stats.hosts.tolist()} of its ranks: use these hosts (cluster.hosts, cluster.ranks_per_host), or "
             "divide the graph again with yours (simgnn partition --stats FILE)"
         )
+    if starts:
+        return _suiting_devices(experiment, stats, held, hosts, path, profile, progress)
     return experiment, stats.on_hosts(hosts)
+
+
+def _suiting_devices(
+    experiment: Experiment, starts: PartitionStats, held: Sequence[PartitionStats], hosts: IntArray, path: Path,
+    profile: Profile | None, progress: Progress,
+) -> tuple[Experiment, PartitionStats]:  # fmt: skip
+    """Carry out the experiment's partitioner on the parts ``starts`` of a file, for the devices of its ranks. Where the
+    file holds what that makes, as it was counted from the graph, take this. Options that the experiment does not state
+    are those by which the file was made, but for what suited it to devices."""
+    policy = cast(FittedPartitioner, experiment.partition)
+    made = [stats for stats in held if stats.ranks == starts.ranks and _maker(stats) == policy.label]
+    if made and made[0].made_by is not None:
+        suited = FittedPartitioner.model_fields.keys() - Partitioner.model_fields.keys()
+        known = {key: value for key, value in made[0].made_by.items() if key not in suited}
+        stated = policy.model_dump(mode="json", include=policy.model_fields_set)
+        policy = type(policy).model_validate({**known, **stated})
+        experiment = experiment.model_copy(update={"partition": policy})
+    if not np.array_equal(hosts, starts.hosts):
+        raise ConfigError(
+            f"cluster.hosts: got ranks on hosts {hosts.tolist()}, but the parts in {path} were made for "
+            f"{starts.hosts.tolist()}, and '{policy.label}' suits parts to each host: use these hosts, or divide the "
+            "graph again with yours (simgnn partition --stats FILE)"
+        )
+    expected, made_by = policy.starts_from(hosts).stated(), starts.made_by or {}
+    differ = [key for key in expected if expected[key] != made_by.get(key)]
+    if differ:
+        one, other = (
+            ", ".join(f"{key} = {shown(table.get(key, 'none'))}" for key in differ) for table in (expected, made_by)
+        )
+        raise ConfigError(
+            f"partition.kind: '{policy.label}' with these options starts from parts with {one}, but those in {path} "
+            f"were made with {other}: state the options that the file was made with, or divide the graph again (simgnn "
+            "partition --stats FILE)"
+        )
+    starts = _noted(starts, path)
+    fitted = fitted_to(experiment, starts, fitting_devices(experiment, profile), progress)
+    policy = cast(FittedPartitioner, fitted.partition)
+    makes = policy.resolved(experiment.seed).stated()
+    for stats in made:
+        if stats.made_by == makes and np.array_equal(stats.hosts, hosts):
+            return fitted, _noted(stats, path)
+    return fitted, policy.refined_statistics(starts, experiment.seed)
 
 
 def _states_ranks(experiment: Experiment) -> bool:
@@ -82,6 +138,8 @@ def _chosen(experiment: Experiment, found: Sequence[PartitionStats], path: Path)
     if len(fitting) == 1:
         return fitting[0]
     by_policy = [stats for stats in fitting if not _policy_faults(experiment, stats, path)]
+    if len(by_policy) > 1:  # parts that another partition of the file started from are a second choice
+        by_policy = [stats for stats in by_policy if ROW_ORDER not in stats.tables] or by_policy
     if len(by_policy) == 1:
         return by_policy[0]
     kinds = sorted({_maker(stats) for stats in fitting})
@@ -163,14 +221,20 @@ def _layer_faults(experiment: Experiment, policy: Partitioner, known: Mapping[st
     ]
 
 
+def _noted(stats: PartitionStats, path: Path) -> PartitionStats:
+    """Add a note to statistics that do not say from which graph they were counted."""
+    if stats.origin is not None:
+        return stats
+    note = f"{path.name} does not say from which graph it was counted: its numbers are taken as written"
+    return replace(stats, notes=(*stats.notes, note))
+
+
 def _with_its_partition(experiment: Experiment, stats: PartitionStats, path: Path) -> tuple[Experiment, PartitionStats]:
     """Return the experiment with the partition policy that made the statistics.
 
     Raises :class:`ConfigError` if the experiment states another one."""
     known, stated = stats.made_by, experiment.partition
-    if stats.origin is None:
-        note = f"{path.name} does not say from which graph it was counted: its numbers are taken as written"
-        stats = replace(stats, notes=(*stats.notes, note))
+    stats = _noted(stats, path)
     if known is None:
         note = (
             f"{path.name} does not say how its partition was made, so nobody checked that it is the experiment's "

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES
-from simgnn.emit.sums.drawn import ROW_EDGES
 from simgnn.emit.sums.own_first import CUT_EDGES
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
@@ -15,6 +13,7 @@ from simgnn.experiment.slots import SLOTS
 from simgnn.graph.load import load_graph
 from simgnn.hardware.profile.profile import Profile
 from simgnn.model.user_layer import user_shape
+from simgnn.partition.statistics.halo_rows import HALO_VERTICES, ROW_EDGES
 from simgnn.partition.statistics.partition_stats import DROPPED_BETWEEN, DROPPED_EDGES, PartitionStats
 from simgnn.planner.cache_capacity import with_capacities
 from simgnn.planner.edge_weights import check_weights
@@ -94,7 +93,7 @@ def prepare(
             if need_graph:
                 why = "a statistics file can be simulated, not trained on"
                 raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
-            experiment, stats = from_statistics(experiment, base)
+            experiment, stats = from_statistics(experiment, base, profile, progress)
             check_fitted(experiment, profile)
             if experiment.sampling is None:
                 planned = _planned(experiment, stats, profile, progress)

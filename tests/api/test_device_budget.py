@@ -15,6 +15,7 @@ from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
+from simgnn.partition.statistics.file import load_partitions, save_partitions
 from simgnn.partition.statistics.partition_stats import DROPPED_ROWS
 from simgnn.planner.prepare import prepare
 from simgnn.planner.program_memory import program_bytes
@@ -173,16 +174,17 @@ def test_rapa_repairs_memory_by_the_budget(tmp_path: Path, capsys: pytest.Captur
     assert artifact.filled["budget_bytes"] == budget
     with pytest.raises(ShortMemoryError, match=r"without halos, budget 10,000 B"):
         predict(of("vanilla", *RAPA, "placement.device_bytes=10000", hardware=GPU), SILENT)
-    # statistics of this partition serve this budget alone
+    # statistics of this partition serve other budgets, too
     stats = tmp_path / "stats.toml"
     words = [word for setting in [*GRAPH, *RAPA] for word in ("--set", setting)]
     common = ["vanilla", "--ranks", "2", "--hardware", GPU]
     within = ["--set", f"placement.device_bytes={budget}"]
     assert invoke(["partition", *common, *words, *within, "--no-alternatives", "--stats", str(stats)]) == 0
     source = [f"graph.source=stats:{stats}", "model.hidden=16", "partition.kind=rapa"]
-    read = load_experiment("vanilla", source, ranks=2, hardware=GPU)
+    for more, counted in (([], roomy), (within[1:], repaired)):
+        read = load_experiment("vanilla", [*source, *more], ranks=2, epochs=3, hardware=GPU)
+        assert predict(read, SILENT, limits=False).result.program_digest == counted.result.program_digest
+    # without the parts that it starts from, a file serves its own budget alone
+    save_partitions(load_partitions(stats)[:1], stats)
     with pytest.raises(ConfigError, match=r"placement\.device_bytes: got 0, but the partition"):
-        predict(read, SILENT)
-    settings = [*source, f"placement.device_bytes={budget}"]
-    again = predict(load_experiment("vanilla", settings, ranks=2, epochs=3, hardware=GPU), SILENT, limits=False)
-    assert again.result.program_digest == repaired.result.program_digest
+        predict(load_experiment("vanilla", source, ranks=2, hardware=GPU), SILENT)

@@ -33,7 +33,8 @@ def test_the_policy_is_recorded_and_taken_over(
 ) -> None:
     recorded = tomllib.loads(statistics.read_text())["partition"]["made_by"]
     assert recorded == {
-        "kind": "metis", "reorder": "rcm", "balance": ["vertices"], "imbalance": 1.1, "across": "ranks"
+        "kind": "metis", "reorder": "rcm", "inter_machine": "halo", "balance": ["vertices"], "imbalance": 1.1,
+        "across": "ranks",
     }  # fmt: skip
     capsys.readouterr()
     assert simulated(statistics, tmp_path, "--set", "partition.kind=metis") == 0
@@ -84,7 +85,9 @@ def test_a_file_that_does_not_say_is_taken_with_a_note(
 
 
 def test_a_policy_states_what_it_was_given_and_what_it_took() -> None:
-    assert Random().resolved(7).stated() == {"reorder": "rcm", "kind": "random", "seed": 7}
+    assert Random().resolved(7).stated() == {
+        "reorder": "rcm", "inter_machine": "halo", "kind": "random", "seed": 7
+    }  # fmt: skip
     assert Random(seed=1).resolved(7).seed == 1
     assert "imbalance" not in Metis(balance=("vertices", "edges")).stated()
     for kind, policy in shipped("partition").items():

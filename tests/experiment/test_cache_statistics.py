@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from simgnn.api.partition import make_partitions
-from simgnn.emit.halo_cache.cached_rows import HALO_VERTICES
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile.profile import load_profile
-from simgnn.partition.statistics.file import load_stats, save_stats
+from simgnn.partition.statistics.file import load_partitions, load_stats, save_stats
+from simgnn.partition.statistics.halo_rows import HALO_VERTICES
 from simgnn.planner.prepare import Prepared, prepare
 from simgnn.program.storage import program_digest
 
@@ -73,7 +73,9 @@ def test_programs_are_those_of_the_graph(
     whole, file = experiment_of([*source, *divided], ranks, hosts), tmp_path / "stats.toml"
     make_partitions([whole], file, False, None)
     read = experiment_of([f"graph.source=stats:{file}", divided[0]], ranks, hosts)
-    numbers = load_stats(file).tables[HALO_VERTICES]
+    numbers = load_partitions(file)[0].tables[
+        HALO_VERTICES
+    ]  # of RAPA the file also holds the parts that it starts from
     assert sorted(set(numbers.tolist())) == list(range(len(set(numbers.tolist())))), "no id of the graph is in it"
     profile = load_profile(PROFILE) if partition == "rapa" else None
     rules = RULES if ranks == 4 else RULES[:2]
@@ -138,4 +140,4 @@ def test_a_halo_that_is_too_large_to_list_is_left_out(tmp_path: Path, monkeypatc
     file = tmp_path / "stats.toml"
     make_partitions([experiment_of([*GRAPHS["communities"], "partition.kind=random"], 3, 1)], file, False, said.append)
     assert HALO_VERTICES not in load_stats(file).tables
-    assert any("halo rows are more than the 10 whose vertices a file lists" in line for line in said)
+    assert any("halo rows are more than the 10 that a file lists: caches" in line for line in said)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.freshness import MovesRows
@@ -25,22 +24,10 @@ from simgnn.emit.halo_cache.routes import CACHED, CachedRows
 from simgnn.emit.halo_cache.transfer import CachedTransfer
 from simgnn.emit.sync import Sync, emit_encoded, emit_plainly, training_part
 from simgnn.errors import ConfigError
+from simgnn.partition.statistics.halo_rows import HALO_VERTICES
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import Action, Codec, PlacementTraits
 from simgnn.program.sizes import IntArray
-
-HALO_VERTICES = "halo_vertices"
-"""Table of edge-cuts, int64 [halo rows of all ranks]: the vertex of each halo row, rank after rank. Which rows several
-ranks share, and so every choice of rows for every capacity, follows from it. Numbers that are equal and in order as the
-vertices are serve as well."""
-MOST_ROWS_IN_FILE = 2**27
-"""Halo rows of all ranks above which a statistics file has no such table: 4 bytes a row before they are compressed."""
-
-
-def numbered(vertices: IntArray) -> NDArray[np.int32]:
-    """Number the vertices of halo rows from 0 in ascending order, int32 [n]: the table ``HALO_VERTICES`` of a file,
-    which names no vertex."""
-    return np.unique(vertices, return_inverse=True)[1].astype(np.int32)
 
 
 class CachesHalo(MovesRows, ABC):

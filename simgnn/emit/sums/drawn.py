@@ -26,6 +26,7 @@ from simgnn.emit.sums.halo import HaloNames, HaloSums
 from simgnn.emit.sums.own_first import HALO_EDGES, OwnFirst
 from simgnn.emit.sync import Phase, Stage, Sync, emit_plainly
 from simgnn.model.spec import LayerSpec
+from simgnn.partition.statistics.halo_rows import ROW_EDGES
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import OpKind, Segment
 from simgnn.program.ops import ITEM_BYTES, Work
@@ -33,8 +34,6 @@ from simgnn.program.sizes import Column, IntArray, Route
 
 EDGES = "drawn/edges"
 """Buffer of the edges from the drawn rows, and the column of their number."""
-ROW_EDGES = "halo_row_edges"
-"""Table of edge-cuts, int [halo rows of all ranks]: local edges from each halo row, rank after rank."""
 DRAWN = HaloNames(Column("drawn/arriving"), Column("drawn/leaving"), None, ROUTE, "drawn/")
 DRAWN_FROM = Column("drawn/from")
 """Rows of a rank that may be drawn, sent and received ones."""

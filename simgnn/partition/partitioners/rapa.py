@@ -14,6 +14,8 @@ from simgnn.graph.graph import Graph
 from simgnn.hardware.price.device_times import DeviceTimes
 from simgnn.partition.device_fit import FittedPartitioner, LayerWidths
 from simgnn.partition.host_parts import HostParts, needs_halo_rows
+from simgnn.partition.statistics.halo_rows import ROW_EDGES, ROW_ORDER, rows_in_order, without_rows
+from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import (
     Assignment,
     Choices,
@@ -144,20 +146,7 @@ class Rapa(FittedPartitioner, HostParts):
         rank_of[part_of] = np.arange(len(hosts))
         placed = rank_of[owner].astype(np.int32)
         halos, rows, edges = halos_by_influence(graph.csr, placed, hosts, self.drops_between_hosts)
-        halo_edges = np.array([halo.edges for halo in halos], dtype=np.int64)
-        removed, statuses = np.zeros(len(hosts), dtype=np.int64), []
-        notes: list[str] = []
-        for host in np.unique(hosts):
-            ranks = np.flatnonzero(hosts == host)
-            costs = self._host_costs(ranks, rows, edges, halo_edges, hosts)
-            found = self._pruned(costs, [halos[rank] for rank in ranks], ranks, part_of, hosts)
-            removed[ranks] = found.removed
-            statuses.append(found.status)
-            if found.status != "balanced":
-                notes.append(self._uneven(ranks, costs, found))
-        self._check_memory(halos, removed, part_of, hosts)
-        if notes and self.strict:
-            raise ConfigError([f"partition.strict: {note}; remove it to train with these costs" for note in notes])
+        removed, status, notes = self._removed(halos, rows, edges, part_of, hosts)
         dropped = [np.sort(halo.vertices[:count]) for halo, count in zip(halos, removed.tolist(), strict=True)]
         rank, vertex = np.repeat(np.arange(len(hosts)), removed).astype(np.int32), np.concatenate(dropped)
         far = self.between_hosts(graph, placed, hosts)
@@ -165,8 +154,60 @@ class Rapa(FittedPartitioner, HostParts):
             rank, vertex = np.concatenate((rank, far.rank)), np.concatenate((vertex, far.vertex))
             order = np.lexsort((vertex, rank))
             rank, vertex = rank[order], vertex[order]
-        status = ", ".join(dict.fromkeys(statuses))
-        return Assignment(placed, dropped=DroppedHalo(rank, vertex, self.renormalise, status, tuple(notes)))
+        return Assignment(placed, dropped=DroppedHalo(rank, vertex, self.renormalise, status, notes))
+
+    def row_tables(
+        self, graph: Graph, owner: NDArray[np.int32], halos: Sequence[IntArray], hosts: IntArray
+    ) -> dict[str, IntArray]:
+        # this loads Numba, which checking an experiment does not need
+        from simgnn.partition.algorithms.rapa import halos_by_influence
+
+        # parts stay on their host, so that influence does not depend on which rank gets which
+        ordered = halos_by_influence(graph.csr, owner, hosts, self.drops_between_hosts)[0]
+        tables: dict[str, list[IntArray]] = {ROW_EDGES: [], ROW_ORDER: []}
+        for by_influence, listed in zip(ordered, halos, strict=True):
+            sorter, edges, place = np.argsort(listed), np.empty_like(listed), np.empty_like(listed)
+            at = sorter[np.searchsorted(listed, by_influence.vertices, sorter=sorter)]
+            edges[at], place[at] = np.diff(by_influence.removed_edges), np.arange(len(listed))
+            tables[ROW_EDGES].append(edges)
+            tables[ROW_ORDER].append(place)
+        return {name: np.concatenate(found) for name, found in tables.items()}
+
+    def refined_statistics(self, stats: PartitionStats, seed: int) -> PartitionStats:
+        # this loads Numba, which checking an experiment does not need
+        from simgnn.partition.algorithms.rapa import Halo
+
+        part_of = self.placed(stats.edges, stats.hosts, seed)
+        halos = []
+        for part in part_of.tolist():
+            rows, edges = rows_in_order(stats, part)
+            halos.append(Halo(rows, np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(edges)))))
+        removed, _, notes = self._removed(halos, stats.rows[part_of], stats.edges[part_of], part_of, stats.hosts)
+        dropped = np.zeros(int(stats.halo.rows.sum()), dtype=np.bool_)
+        for halo, count in zip(halos, removed.tolist(), strict=True):
+            dropped[halo.vertices[:count]] = True
+        return without_rows(stats, part_of, dropped, notes)
+
+    def _removed(
+        self, halos: Sequence["Halo"], rows: IntArray, edges: IntArray, part_of: IntArray, hosts: IntArray
+    ) -> tuple[IntArray, str, tuple[str, ...]]:
+        """Choose how many halo rows each rank does without, int64 [P], of its ``halos`` in the order of influence; say
+        how the choice ended, and what users must know. ``rows``, ``edges`` int64 [P]: of each rank."""
+        halo_edges = np.array([halo.edges for halo in halos], dtype=np.int64)
+        removed, statuses = np.zeros(len(hosts), dtype=np.int64), []
+        notes: list[str] = []
+        for host in np.unique(hosts):
+            ranks = np.flatnonzero(hosts == host)
+            costs = self._host_costs(ranks, rows, edges, halo_edges, hosts)
+            found = self._pruned(costs, [halos[rank] for rank in ranks.tolist()], ranks, part_of, hosts)
+            removed[ranks] = found.removed
+            statuses.append(found.status)
+            if found.status != "balanced":
+                notes.append(self._uneven(ranks, costs, found))
+        self._check_memory(halos, removed, part_of, hosts)
+        if notes and self.strict:
+            raise ConfigError([f"partition.strict: {note}; remove it to train with these costs" for note in notes])
+        return removed, ", ".join(dict.fromkeys(statuses)), tuple(notes)
 
     def _host_costs(
         self, ranks: IntArray, rows: IntArray, edges: IntArray, halo_edges: IntArray, hosts: IntArray

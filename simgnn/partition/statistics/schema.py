@@ -16,6 +16,7 @@ from simgnn.errors import ConfigError
 from simgnn.graph.graph import MASKS, GraphFacts
 from simgnn.partition.chunks import tables as chunk_tables
 from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
+from simgnn.partition.statistics.halo_rows import HALO_VERTICES, ROW_EDGES, ROW_NONZEROS, ROW_ORDER, ends_of_rows
 from simgnn.partition.statistics.partition_stats import (
     BASE,
     DEGREES,
@@ -174,7 +175,6 @@ Fault = tuple[str, str]
 """A key in ``[partition]`` and the problem with it."""
 LOCALITY = ("locality/forward", "locality/backward", "locality/features/forward", "locality/features/backward")
 SPARSE = ("feature_nonzeros", "neighbor_feature_nonzeros", "aggregated_feature_nonzeros", "halo_feature_nonzeros")
-HALO_VERTICES = "halo_vertices"
 LARGEST = 2**46
 """Upper bound of the numbers in a table, so that sums over ranks fit into 64 bits."""
 
@@ -207,7 +207,7 @@ def table_forms(stats: PartitionStats) -> dict[str, TableForm]:
         "block_edges": TableForm((P, P), total=(f"graph.edges{less}", facts.edges - gone)),
         **dict.fromkeys(LOCALITY, TableForm((P, None), shares=True)),
         DEGREES: TableForm((None, 2)),
-        HALO_VERTICES: TableForm((int(stats.halo.rows.sum()),)),
+        **dict.fromkeys((HALO_VERTICES, ROW_EDGES, ROW_NONZEROS, ROW_ORDER), TableForm((int(stats.halo.rows.sum()),))),
         BY_REPLICAS: TableForm((None, 3), below=(len(stats.halo.rows), P + 1)),
         **dict.fromkeys(LEVELS, TableForm((None, 3), below=(P, P))),
         BY_HOSTS: TableForm((None, 4), below=(P, P, P + 1)),
@@ -304,12 +304,19 @@ def _number_faults(name: str, table: NDArray[Any], form: TableForm, stats: Parti
         yield key, f"got {table.min()}..{table.max()}, expected numbers in 0..{LARGEST}"
     elif form.below and np.any(table[:, : len(form.below)] >= form.below):
         yield key, f"expected numbers below {', '.join(map(str, form.below))} in the first columns"
-    elif name in SPARSE and facts.feature_nonzeros is None:
+    elif name in (*SPARSE, ROW_NONZEROS) and facts.feature_nonzeros is None:
         yield key, "this table is for sparse features, but graph.feature_nonzeros is missing"
     elif form.total is not None and total != form.total[1]:
         yield key, f"add up to {total}, expected {form.total[0]} = {form.total[1]}"
     elif name == HALO_VERTICES:
         yield from _vertex_faults(key, table, stats)
+    elif name in (ROW_EDGES, ROW_NONZEROS):
+        yield from _row_faults(name, table, stats)
+    elif name == ROW_ORDER:
+        holder = ends_of_rows(stats.halo)[1]
+        place = np.arange(len(table)) - np.searchsorted(holder, holder)
+        if not np.array_equal(table[np.lexsort((table, holder))], place):
+            yield key, "expected for each rank its halo rows' places 0, 1, 2, .., each once"
     elif name == DEGREES:
         found = int(table[:, 1].sum()), sum((table[:, 0].astype(object) * table[:, 1]).tolist())
         if found != (facts.vertices, facts.edges) or np.any(np.diff(table[:, 0]) <= 0):
@@ -322,8 +329,7 @@ def _number_faults(name: str, table: NDArray[Any], form: TableForm, stats: Parti
 
 def _vertex_faults(key: str, table: NDArray[Any], stats: PartitionStats) -> Iterator[Fault]:
     """Yield what no halo has, of the vertices of halo rows that are listed by holder, and for each by owner."""
-    order = np.lexsort((stats.halo.source, stats.halo.target))
-    owner, holder = (np.repeat(ends[order], stats.halo.rows[order]) for ends in (stats.halo.source, stats.halo.target))
+    owner, holder = ends_of_rows(stats.halo)
     if np.any(table >= stats.facts.vertices):
         yield key, f"got {table.max()}, expected numbers below graph.vertices = {stats.facts.vertices}"
         return
@@ -333,3 +339,17 @@ def _vertex_faults(key: str, table: NDArray[Any], stats: PartitionStats) -> Iter
         yield key, "a rank has a vertex twice in its halo"
     if np.any(same & (np.diff(owner[by_vertex]) != 0)):
         yield key, "halo rows of one vertex have different owners"
+
+
+def _row_faults(name: str, table: NDArray[Any], stats: PartitionStats) -> Iterator[Fault]:
+    """Yield a contradiction between a table of halo rows and that of pairs of ranks which counts the same."""
+    owner, holder = ends_of_rows(stats.halo)
+    found = np.bincount(owner * stats.ranks + holder, table, stats.ranks**2).reshape(stats.ranks, stats.ranks)
+    whole = "block_edges" if name == ROW_EDGES else SPARSE[3]
+    pairs = stats.tables.get(whole)
+    if pairs is None:
+        yield f"tables.{name}", f"got no table {whole} beside it, which counts the same by pair of ranks"
+        return
+    counted = np.asarray(pairs).T if name == ROW_EDGES else np.asarray(pairs)
+    if not np.array_equal(found, np.where(np.eye(stats.ranks, dtype=np.bool_), 0, counted)):
+        yield f"tables.{name}", f"expected numbers that add up to those of {whole}"
