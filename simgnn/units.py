@@ -134,8 +134,13 @@ def share_of_bytes(value: float, whole: float) -> str:
     (own, smaller), (scale, unit) = _binary_unit(value), _binary_unit(whole)
     share = 100 * value / whole
     percent = "< 0.01" if 0 < share < 0.01 else f"{share:.0f}" if share >= 1 else f"{share:.2g}"
-    part = f"{value / own:,.3g}" if unit == smaller else f"{value / own:,.3g} {smaller}"
-    return f"{part} of {whole / scale:,.3g} {unit} ({percent} %)"
+    part = _three_digits(value / own) if unit == smaller else f"{_three_digits(value / own)} {smaller}"
+    return f"{part} of {_three_digits(whole / scale)} {unit} ({percent} %)"
+
+
+def _three_digits(value: float) -> str:
+    """Format a number of a binary unit, below 1,024, with three digits, and whole ones from 1,000 on with four."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def _binary_unit(value: float) -> tuple[float, str]:

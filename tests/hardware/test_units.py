@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simgnn.units import COUNTS, cost_of, format_quantity, parse, units
+from simgnn.units import COUNTS, cost_of, format_quantity, parse, share_of_bytes, units
 
 DIMENSIONS = ("bytes", "bytes/s", "s", "W", "flop/s", "Hz", "ratio", "s/B", "s/flop", "s/edge", *COUNTS)
 
@@ -78,3 +78,15 @@ def test_anything_else_is_refused(given_value: object, dimension: str, told: str
 
 def test_a_cost_is_named_after_one_thing() -> None:
     assert [cost_of(unit) for unit in ("B", "flop", "edges", "vertices")] == ["s/B", "s/flop", "s/edge", "s/vertex"]
+
+
+@pytest.mark.parametrize(
+    ("value", "whole", "text"),
+    [
+        (66.4 * 2**30, 80 * 2**30, "66.4 of 80 GiB (83 %)"),
+        (96 * 2**20, 80 * 2**30, "96 MiB of 80 GiB (0.12 %)"),
+        (1006 * 2**20, 23.5 * 2**30, "1,006 MiB of 23.5 GiB (4 %)"),
+    ],
+)
+def test_a_part_of_a_memory_is_read_as_plain_numbers(value: float, whole: float, text: str) -> None:
+    assert share_of_bytes(value, whole) == text
