@@ -166,10 +166,11 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     backend = CommandBackend(Reporter())
     testbed, declared = options.out / "testbed.toml", (options.out / "declared.toml").resolve()
-    table = {"name": "speedups", "hosts": options.hosts, "ranks_per_host": options.ranks_per_host, "link": options.link}
+    table = {"name": "speedups", "hosts": options.hosts, "ranks_per_host": options.ranks_per_host}
+    linked = {"link": options.link} if options.hosts > 1 else {}
     slow = {rank: float(share) for rank, share in (text.split("=") for text in options.slow)}
-    write_toml(testbed, {**table, **({"slow": slow} if slow else {})})
-    backend.declare(testbed, options.profile, declared, measure_load=True)
+    write_toml(testbed, {**table, **linked, **({"slow": slow} if slow else {})})
+    backend.declare(testbed, options.profile, declared, measure_load=options.hosts > 1)
     profile = load_profile(declared)
     predicted: dict[str, float] = {}
     measured: dict[str, list[float]] = {name: [] for name in names}
