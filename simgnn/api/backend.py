@@ -64,8 +64,7 @@ class CommandBackend:
     def predict(self, experiment: Experiment, profile: Profile, counted: Path | None = None) -> Predicted:
         chosen = ChosenProfile(profile, profile.meta.name, False)
         prediction = predict(experiment, self._quiet, chosen, counted=counted, limits=False)
-        threads = experiment.hardware.threads_per_rank
-        machine = Machine.place(profile, prediction.simulation.program.hosts, None if threads == "auto" else threads)
+        machine = Machine.place(profile, prediction.simulation.program.hosts, experiment.hardware.threads)
         return Predicted(prediction.result, prediction.simulation.program, machine)
 
     def check_testbed(self) -> None:

@@ -9,11 +9,12 @@ from simgnn.errors import ConfigError, HardwareError, ShortMemoryError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
-from simgnn.planner.cache_capacity import with_capacities
-from simgnn.planner.largest_cache import largest_caches
+from simgnn.outside import reason_of
 from simgnn.planner.make_plan import plan
+from simgnn.planner.memory.cache_capacity import with_capacities
+from simgnn.planner.memory.largest_cache import largest_caches
+from simgnn.planner.memory.program_memory import program_bytes, shortfall
 from simgnn.planner.prepare import Prepared
-from simgnn.planner.program_memory import program_bytes, shortfall
 from simgnn.program.sizes import IntArray
 from simgnn.progress import Progress
 
@@ -31,7 +32,8 @@ def check_device_budget(prepared: Prepared, chosen: ChosenProfile | None, progre
     chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
     try:
         held = _simulated(prepared, chosen)
-    except (ConfigError, HardwareError):
+    except (ConfigError, HardwareError) as error:
+        progress.stage(f"memory: counted in program order, since no simulation is possible here ({reason_of(error)})")
         held = program_bytes(prepared.planned.program, _on_cpu(experiment, chosen))
     if not (short := shortfall(experiment, held)):
         return
@@ -50,8 +52,7 @@ def check_device_budget(prepared: Prepared, chosen: ChosenProfile | None, progre
 def _simulated(prepared: Prepared, chosen: ChosenProfile) -> IntArray:
     """Return the memory of each rank's device by simulation, int64 [P]."""
     found, experiment = find_activity(prepared, None), prepared.experiment
-    threads = experiment.hardware.threads_per_rank
-    again = simulation_of(prepared, found, threads)
+    again = simulation_of(prepared, found)
     return again.simulate(again.place(chosen.profile), experiment.train.epochs).memory.own
 
 

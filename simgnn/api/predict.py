@@ -20,12 +20,12 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.price.work import choose_level
 from simgnn.hardware.profile.library import calibration_path
 from simgnn.hardware.profile.profile import Profile, load_profile
-from simgnn.planner.cache_capacity import with_capacities
 from simgnn.planner.directory import write_run_directory
-from simgnn.planner.largest_cache import largest_caches, without_caches
 from simgnn.planner.make_plan import plan
+from simgnn.planner.memory.cache_capacity import with_capacities
+from simgnn.planner.memory.largest_cache import largest_caches, without_caches
+from simgnn.planner.memory.program_memory import shortfall
 from simgnn.planner.prepare import STATISTICS, Prepared, prepare, with_default_cluster
-from simgnn.planner.program_memory import shortfall
 from simgnn.program.drain_points import Stops
 from simgnn.program.program import Program
 from simgnn.progress import Progress
@@ -165,12 +165,11 @@ def predict(
         progress=progress,
     )
     check_declared(prepared)
-    threads = experiment.hardware.threads_per_rank
-    machine = Machine.place(chosen.profile, prepared.experiment.rank_hosts(), None if threads == "auto" else threads)
+    machine = Machine.place(chosen.profile, prepared.experiment.rank_hosts(), experiment.hardware.threads)
     with reported(getattr(experiment, slot) for slot in SLOTS):
         found = find_activity(prepared, activity, record)
         progress.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
-        again = simulation_of(prepared, found, threads)
+        again = simulation_of(prepared, found)
         simulation = again.simulate(machine, experiment.train.epochs)
         if short := shortfall(experiment, simulation.memory.own):
             simulation = replace(simulation, status="oom", message=short)
@@ -193,7 +192,7 @@ def predict(
     evaluation = None
     apart = any(getattr(experiment, slot).evaluates_apart for slot in SLOTS)
     if apart and not experiment.train.eval_every and simulation.status == "ok":
-        evaluation = _evaluation_cost(experiment, simulation, simulation_of(prepared, found, threads, 1), machine)
+        evaluation = _evaluation_cost(experiment, simulation, simulation_of(prepared, found, 1), machine)
     stages = _stage_times(prepared, machine, simulation, spread, compared=limits) if simulation.status == "ok" else None
     result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation, "stages": stages})
     return Prediction(result, None, prepared, chosen, simulation, spread)
@@ -248,14 +247,14 @@ def _evaluation_cost(
     )
 
 
-def simulation_of(prepared: Prepared, found: Replay, threads: int | str, evaluate_every: int = 0) -> Resimulation:
+def simulation_of(prepared: Prepared, found: Replay, evaluate_every: int = 0) -> Resimulation:
     """Return how to place and simulate a prepared experiment with the decisions ``found``. ``evaluate_every``: epochs
     between evaluations, if not those of the experiment."""
     experiment = prepared.experiment
     run = experiment.train
 
     def place(profile: Profile) -> Machine:
-        return Machine.place(profile, experiment.rank_hosts(), None if isinstance(threads, str) else threads)
+        return Machine.place(profile, experiment.rank_hosts(), experiment.hardware.threads)
 
     def simulated(machine: Machine, epochs: int) -> Simulation:
         return simulate(

@@ -466,3 +466,8 @@ class HardwareSection(Section):
     threads_per_rank: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
         default="auto", description="CPU threads of one rank; auto: the host's cores divided by its ranks"
     )
+
+    @property
+    def threads(self) -> int | None:
+        """CPU threads of one rank; None: the host's cores divided by its ranks."""
+        return None if self.threads_per_rank == "auto" else self.threads_per_rank

@@ -33,8 +33,7 @@ def with_transfer_rates(experiment: Experiment, profile: Profile | None) -> Expe
             "follows from how fast rows move; name it with --hardware (hardware.profile), measure this machine with "
             "`simgnn calibrate`, state partition.rates, or keep the order with partition.candidates = ['initial']"
         )
-    threads = experiment.hardware.threads_per_rank
-    machine = Machine.place(profile, experiment.rank_hosts(), None if threads == "auto" else threads)
+    machine = Machine.place(profile, experiment.rank_hosts(), experiment.hardware.threads)
     return experiment.model_copy(update={"partition": policy.timed(transfer_rates(machine))})
 
 

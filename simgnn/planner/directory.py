@@ -100,7 +100,6 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
     if prepared.batches is not None:
         policies["placement"] = prepared.batches.placement  # with every choice resolved
     acting = {slot: policy for slot, policy in policies.items() if policy.acts}
-    threads = experiment.hardware.threads_per_rank
     own: list[type[Any]] = [type(policy) for policy in acting.values() if is_external(policy)]
     if experiment.model.kind not in BUILT_IN_LAYERS:
         own.append(load_user_class(experiment.model.kind))
@@ -128,7 +127,7 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "policies": {slot: policy.model_dump(mode="json") for slot, policy in acting.items()},
         **({"code": folders} if folders else {}),
         "batches": None if prepared.batches is None or shards is None else prepared.batches.table(),
-        "threads_per_rank": None if threads == "auto" else threads,
+        "threads_per_rank": experiment.hardware.threads,
         "seed": experiment.seed,
         "program_digest": program_digest(prepared.planned.program),
     }

@@ -18,9 +18,9 @@ from simgnn.model.spec import LayerSpec
 from simgnn.partition.device_fit import SHARES, FittedPartitioner, LayerWidths, PartMemory
 from simgnn.partition.statistics.halo_rows import HALO_VERTICES, MOST_ROWS_IN_FILE, ROW_NONZEROS, numbered
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.planner.largest_cache import without_caches
 from simgnn.planner.make_plan import Planned, plan
-from simgnn.planner.program_memory import fixed_bytes, program_bytes
+from simgnn.planner.memory.largest_cache import without_caches
+from simgnn.planner.memory.program_memory import fixed_bytes, program_bytes
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray, Route
 from simgnn.progress import Progress
@@ -106,8 +106,7 @@ def devices_of(experiment: Experiment, profile: Profile | None) -> tuple[DeviceT
             "memory of the ranks' devices; name it with --hardware (hardware.profile), measure this machine with "
             "`simgnn calibrate`, or state partition.devices"
         )
-    threads = experiment.hardware.threads_per_rank
-    machine = Machine.place(profile, experiment.rank_hosts(), None if threads == "auto" else threads)
+    machine = Machine.place(profile, experiment.rank_hosts(), experiment.hardware.threads)
     return device_times(machine)
 
 

@@ -15,7 +15,6 @@ from simgnn.hardware.profile.profile import Profile
 from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.halo_rows import HALO_VERTICES, ROW_EDGES
 from simgnn.partition.statistics.partition_stats import DROPPED_BETWEEN, DROPPED_EDGES, PartitionStats
-from simgnn.planner.cache_capacity import with_capacities
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.fit_partition import check_fitted, with_fitted_partition
@@ -23,6 +22,7 @@ from simgnn.planner.from_statistics import STATISTICS as STATISTICS
 from simgnn.planner.from_statistics import from_statistics
 from simgnn.planner.from_statistics import with_default_cluster as with_default_cluster
 from simgnn.planner.make_plan import Planned, check_trains, plan
+from simgnn.planner.memory.cache_capacity import with_capacities
 from simgnn.progress import SILENT, Progress
 from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import load_sizes

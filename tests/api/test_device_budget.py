@@ -17,8 +17,8 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import load_profile
 from simgnn.partition.statistics.file import load_partitions, save_partitions
 from simgnn.partition.statistics.partition_stats import DROPPED_ROWS
+from simgnn.planner.memory.program_memory import program_bytes
 from simgnn.planner.prepare import prepare
-from simgnn.planner.program_memory import program_bytes
 from simgnn.progress import SILENT
 from simgnn.record.memory import over_budget, result_fields
 from simgnn.record.result import read_result

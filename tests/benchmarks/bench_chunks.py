@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=numbers, default=[2, 4])
     parser.add_argument("--chunks", type=numbers, default=[4, 8, 16, 32])
     parser.add_argument("--owners", choices=("metis", "random"), default="metis")
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/bench-chunks"))
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the graph, on a disk")
     parser.add_argument("--keep", action="store_true", help="keep graph and owners for the next time")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--rank-count", type=int, help=argparse.SUPPRESS)

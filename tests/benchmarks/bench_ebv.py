@@ -7,7 +7,7 @@ unsorted, with repeats and self loops), and then times what a user waits for:
 - ``ebv``: that folder, opened memory-mapped, to ranks of all edges and masters of all vertices in .npy files: reading,
   sorting by degree sum, assigning, choosing masters and writing are inside.
 
-python tests/benchmarks/bench_ebv.py [--edges 100000000] [--scale 23] [--ranks 16] [--folder DIR] [--keep]
+python tests/benchmarks/bench_ebv.py --folder DIR [--edges 100000000] [--scale 23] [--ranks 16] [--keep]
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from simgnn.graph.generators.recipes import RMat
-from simgnn.graph.readers.tables import read_npy
+from simgnn.graph.readers.edge_array import read_npy
 from simgnn.graph.store import npy_header, open_graph
 from simgnn.graph.thread_pool import in_order
 from simgnn.partition.edges import UndirectedEdges, ends_of
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=23, help="2**scale vertices")
     parser.add_argument("--ranks", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3, help="of the steps sort and ebv")
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/bench-ebv"))
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the graph, on a disk")
     parser.add_argument("--keep", action="store_true", help="keep the edge list for the next time")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

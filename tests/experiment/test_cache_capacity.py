@@ -12,8 +12,8 @@ from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile
+from simgnn.planner.memory.program_memory import program_bytes, shared_bytes
 from simgnn.planner.prepare import Prepared, prepare
-from simgnn.planner.program_memory import program_bytes, shared_bytes
 from simgnn.program.storage import program_digest
 from simgnn.sim.simulate import simulate
 from simgnn.tomlfile import load_toml

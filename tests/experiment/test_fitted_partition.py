@@ -21,8 +21,8 @@ from simgnn.partition.device_fit import FittedPartitioner
 from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, DROPPED_ROWS
 from simgnn.planner.fit_partition import on_cpu, rank_fits
 from simgnn.planner.make_plan import plan
+from simgnn.planner.memory.program_memory import program_bytes
 from simgnn.planner.prepare import Prepared, fitted_partition, prepare
-from simgnn.planner.program_memory import program_bytes
 from simgnn.progress import SILENT
 from simgnn.sim.simulate import simulate
 

@@ -18,8 +18,8 @@ from simgnn.hardware.profile.profile import load_profile
 from simgnn.partition.statistics.file import load_partitions, save_partitions
 from simgnn.partition.statistics.halo_rows import HALO_VERTICES, ROW_EDGES, ROW_NONZEROS, ROW_ORDER, rows_in_order
 from simgnn.partition.statistics.partition_stats import DROPPED_EDGES, DROPPED_ROWS
+from simgnn.planner.memory.program_memory import program_bytes
 from simgnn.planner.prepare import Prepared, prepare
-from simgnn.planner.program_memory import program_bytes
 from simgnn.program.sizes import IntArray
 from simgnn.program.storage import program_digest
 from simgnn.tomlfile import write_toml

@@ -23,8 +23,8 @@ from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import Graph
 from simgnn.partition.partitioners.random import Random
 from simgnn.partition.store import partition_artifact
-from simgnn.planner.largest_cache import largest_caches
 from simgnn.planner.make_plan import plan
+from simgnn.planner.memory.largest_cache import largest_caches
 from simgnn.policies.freshness.refresh_interval import RefreshInterval
 from simgnn.policies.placement.device import Device
 from simgnn.program.sizes import Route

@@ -14,7 +14,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import plan
-from simgnn.planner.program_memory import program_bytes, shared_bytes, staged_bytes
+from simgnn.planner.memory.program_memory import program_bytes, shared_bytes, staged_bytes
 from simgnn.program.program import Program
 from simgnn.program.sizes import IntArray
 
@@ -30,7 +30,7 @@ def with_capacities(
     reserved share (``reserved_device_share``, ``reserved_host_share``). "adaptive-equal": the least of all ranks and
     hosts. Where devices are CPUs, both caches lie in one memory: devices take their rows first.
 
-    Source: CaPGNN, algorithm 1, in bytes (D9 of our notes). Deviation: memory is that of the program, buffers and
+    Source: CaPGNN, algorithm 1, in bytes. Deviation: memory is that of the program, buffers and
     scratch, not a closed form. Raises :class:`ConfigError` without a profile, or one that does not say what is asked
     for."""
     adaptive = {level: str(rows) for level, rows in experiment.placement.halo_caches.items() if isinstance(rows, str)}
@@ -43,8 +43,7 @@ def with_capacities(
             "the memory of its devices and hosts; name it with --hardware (hardware.profile), measure this machine "
             "with `simgnn calibrate`, or state a number of rows or a share"
         )
-    threads = experiment.hardware.threads_per_rank
-    machine = Machine.place(profile, experiment.rank_hosts(), None if threads == "auto" else threads)
+    machine = Machine.place(profile, experiment.rank_hosts(), experiment.hardware.threads)
     found: dict[str, IntArray] = {}
     levels: tuple[Level, ...] = ("device_rows", "host_rows")
     # rows in the memory of a host also take room on the GPUs that read them, and of any budget of a device, so they are
@@ -54,8 +53,9 @@ def with_capacities(
         if level in adaptive:
             least = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1})
             full = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1.0})
-            needed = [_needed(plan(each, stats).program, machine, level) for each in (least, full)]
-            found[level] = _fitting(experiment, machine, level, _most_rows(full, stats, level), *needed)
+            programs = [plan(each, stats).program for each in (least, full)]
+            needed = [_needed(program, machine, level) for program in programs]
+            found[level] = _fitting(experiment, machine, level, _most_rows(programs[1], stats, level), *needed)
     equal = [rows for level, rows in found.items() if adaptive[level] == EQUAL]
     alike = min((int(rows.min()) for rows in equal), default=0)
     found = {level: np.full_like(rows, alike) if adaptive[level] == EQUAL else rows for level, rows in found.items()}
@@ -119,11 +119,10 @@ def _memory(machine: Machine, level: Level) -> NDArray[np.float64]:
     return found
 
 
-def _most_rows(full: Experiment, stats: PartitionStats, level: Level) -> IntArray:
-    """Rows of a cache that holds all that may be cached, of each rank or host."""
+def _most_rows(full: Program, stats: PartitionStats, level: Level) -> IntArray:
+    """Rows of a cache that holds all that may be cached, of each rank or host. ``full``: the program with such caches."""
     if level == "device_rows":
         return stats.halo_rows()
-    program = plan(full, stats).program
-    column = program.sizes.columns.get(IN_MEMORY.name, np.zeros(program.ranks, np.int64))
-    first = [program.hosts.index(host) for host in range(max(program.hosts) + 1)]
+    column = full.sizes.columns.get(IN_MEMORY.name, np.zeros(full.ranks, np.int64))
+    first = [full.hosts.index(host) for host in range(max(full.hosts) + 1)]
     return np.asarray(column[first], dtype=np.int64)
