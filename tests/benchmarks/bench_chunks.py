@@ -6,8 +6,8 @@ chunks, ``plan`` does what a user waits for, with owners given: sets, order, slo
 written. It prints the share of choosing the order, the volumes of the initial and of the chosen order by either cost,
 and host rows relative to those that chunks copy by themselves (``none``).
 
-python tests/benchmarks/bench_chunks.py [--edges 10000000] [--scale 20] [--ranks 2,4] [--chunks 4,8,16,32]
-                                        [--owners metis|random] [--folder DIR] [--keep]
+python tests/benchmarks/bench_chunks.py --folder DIR [--edges 10000000] [--scale 20] [--ranks 2,4] [--chunks 4,8,16,32]
+                                        [--owners metis|random] [--keep]
 """
 
 import argparse

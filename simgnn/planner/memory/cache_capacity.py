@@ -120,7 +120,7 @@ def _memory(machine: Machine, level: Level) -> NDArray[np.float64]:
 
 
 def _most_rows(full: Program, stats: PartitionStats, level: Level) -> IntArray:
-    """Rows of a cache that holds all that may be cached, of each rank or host. ``full``: the program with such caches."""
+    """Rows of a cache that holds all that may be cached, of each rank or host; ``full``: the program with it."""
     if level == "device_rows":
         return stats.halo_rows()
     column = full.sizes.columns.get(IN_MEMORY.name, np.zeros(full.ranks, np.int64))
