@@ -84,8 +84,11 @@ SYSTEMS: dict[str, tuple[str, list[str]]] = {
     "rapa, random": ("vanilla", [RESENT, "partition.kind=rapa", "partition.base=random"]),
     "jaca": ("vanilla", [*CACHED, BY_VERTICES]),
     "jaca, async": ("vanilla", [*CACHED, BY_VERTICES, "freshness.mode=async"]),
+    "jaca, queues": ("vanilla", [*CACHED, BY_VERTICES, PIPELINED]),
     "rapa, jaca": ("vanilla", [*CACHED, "partition.kind=rapa"]),
+    "rapa, jaca, random": ("vanilla", [*CACHED, "partition.kind=rapa", "partition.base=random"]),
     "capgnn": ("vanilla", [*CACHED, "partition.kind=rapa", PIPELINED]),
+    "capgnn, gradients": ("vanilla", [*CACHED, "partition.kind=rapa", PIPELINED, "partition.inter_machine=gradients"]),
 }
 """Name here -> shipped system and what is set on top."""
 
