@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from simgnn.record.result import Result, read_result
 from simgnn.record.rundir import TRACE_SCHEMA, RunDirectory, read_table
 from simgnn.record.summary import computing_ops
 from simgnn.registry import reported
+from simgnn.report import page
 from simgnn.report.explanation import effect_rows, explanation_lines, part_rows, rank_rows
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.limited_by.critical_path import critical_path
@@ -35,6 +37,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Trace = Mapping[str, NDArray[Any]]
+Table = Literal["path", "ranks", "effects"]
+TABLES: Mapping[Table, Callable[[Explanation], list[dict[str, Any]]]] = MappingProxyType(
+    {"path": part_rows, "ranks": rank_rows, "effects": effect_rows}
+)
 MOST_EPOCHS = 20
 """Epochs that are predicted, unless the user states a number: a typical epoch needs no more."""
 
@@ -46,16 +52,21 @@ class Explained:
     explanation: Explanation
     prediction: Prediction
 
-    def table(self, of: Literal["path", "ranks", "effects"] = "path") -> "pd.DataFrame":
+    def table(self, of: Table = "path") -> "pd.DataFrame":
         """Return the parts of the epoch, what each rank does, or how the epoch changes with each number, as rows; times
         in seconds."""
         # pandas: loaded when a table is made
         import pandas as pd
 
-        rows = {"path": part_rows, "ranks": rank_rows, "effects": effect_rows}
-        if of not in rows:
-            raise ConfigError(f"table: got of = {of!r}, expected one of {', '.join(map(repr, rows))}")
-        return pd.DataFrame(rows[of](self.explanation))
+        if of not in TABLES:
+            raise ConfigError(f"table: got of = {of!r}, expected one of {', '.join(map(repr, TABLES))}")
+        return pd.DataFrame(TABLES[of](self.explanation))
+
+    def _repr_html_(self) -> str:
+        tables: list[str] = [
+            self.table(of).to_html(index=False, float_format="{:.4g}".format, na_rep="-") for of in TABLES
+        ]
+        return "".join([page.bullets(explanation_lines(self.explanation)), *tables])
 
     def __repr__(self) -> str:
         return f"Explained({'; '.join(explanation_lines(self.explanation)[:2])})"
