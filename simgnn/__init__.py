@@ -14,6 +14,7 @@ MODULES = MappingProxyType(
     {
         "calibrate": "simgnn.api.calibrate",
         "compare": "simgnn.api.compare",
+        "explain": "simgnn.api.explanation.explain",
         "list_hardware": "simgnn.api.listings",
         "list_systems": "simgnn.api.listings",
         "load_experiment": "simgnn.api.experiments",

@@ -1,6 +1,7 @@
 from simgnn.api.calibrate import calibrate as calibrate
 from simgnn.api.compare import compare as compare
 from simgnn.api.experiments import load_experiment as load_experiment
+from simgnn.api.explanation.explain import explain as explain
 from simgnn.api.listings import list_hardware as list_hardware
 from simgnn.api.listings import list_systems as list_systems
 from simgnn.api.partition import make_partition as make_partition
@@ -12,6 +13,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "compare",
+    "explain",
     "list_hardware",
     "list_systems",
     "load_experiment",

@@ -148,7 +148,8 @@ class Policy(BaseModel):
     It never touches transport, clocks or globals. ``kind``: its name in TOML. A shipped policy declares it as a
     ``Literal``; that of a policy of the user's own is "package.module:Class", or the name of its entry point.
     ``actions``: what its ops do at run time; an op names one of them by its label. ``effect``: the :data:`Effect` of
-    changing its kind or options; ``effects``: that of options for which it differs.
+    changing its kind or options; ``effects``: that of options for which it differs. ``amounts``: options that say how
+    many rows, bits, batches or epochs, of which `simgnn explain` predicts twice and half as many.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -156,6 +157,7 @@ class Policy(BaseModel):
     actions: ClassVar[tuple[type["Action[Any]"], ...]] = ()
     effect: ClassVar[Effect] = "nothing"
     effects: ClassVar[Mapping[str, Effect]] = {}
+    amounts: ClassVar[tuple[str, ...]] = ()
 
     kind: str = ""
 
@@ -178,6 +180,11 @@ class Policy(BaseModel):
     def evaluates_apart(self) -> bool:
         """Whether evaluations read other rows than training because of it, so that they add transfers to a run."""
         return False
+
+    def stated_amounts(self) -> Mapping[str, int | float]:
+        """Those of :attr:`amounts` that are positive numbers, by option."""
+        found = {option: getattr(self, option) for option in self.amounts}
+        return {option: value for option, value in found.items() if type(value) in (int, float) and value > 0}
 
     def refuses(self, choices: "Choices") -> Iterator["Refusal"]:
         """Yield the combinations with other choices that have no meaning, judged by the traits of those choices."""

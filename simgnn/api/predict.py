@@ -120,10 +120,13 @@ def default_cluster(profile: Profile) -> tuple[int, int]:
 
 @dataclass(frozen=True, repr=False)
 class Prediction(Outcome):
-    """A simulated experiment: what was prepared, the chosen profile, the simulation and the result."""
+    """A simulated experiment: what was prepared, the chosen profile, the machine on which its ranks were placed, the
+    decisions that were replayed, the simulation and the result."""
 
     prepared: Prepared
     chosen: ChosenProfile
+    machine: Machine
+    replay: Replay
     simulation: Simulation
     spread: Spread
 
@@ -195,7 +198,7 @@ def predict(
         evaluation = _evaluation_cost(experiment, simulation, simulation_of(prepared, found, 1), machine)
     stages = _stage_times(prepared, machine, simulation, spread, compared=limits) if simulation.status == "ok" else None
     result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation, "stages": stages})
-    return Prediction(result, None, prepared, chosen, simulation, spread)
+    return Prediction(result, None, prepared, chosen, machine, found, simulation, spread)
 
 
 def _smaller_caches(prepared: Prepared, machine: Machine) -> str:

@@ -12,6 +12,7 @@ import pytest
 import simgnn
 from simgnn.api.calibrate import Calibrated
 from simgnn.api.compare import RunComparison
+from simgnn.api.explanation.explain import Explained
 from simgnn.api.listings import Listing
 from simgnn.api.partition import PartitionReport
 from simgnn.api.predict import Prediction
@@ -23,6 +24,7 @@ EXPERIMENT = "experiment, *, hardware=None, ranks=None, epochs=None, set=None"
 SIGNATURES = {
     "calibrate": "out=None, *, quick=False, ranks=None, samples=None, fresh=False, passes=1, pool=(), progress=None",
     "compare": "first, second=None, *, trace=None, progress=None",
+    "explain": "target, *, hardware=None, ranks=None, epochs=None, set=None, activity=None, progress=None",
     "list_hardware": "",
     "list_systems": "",
     "load_experiment": EXPERIMENT,
@@ -35,6 +37,7 @@ SIGNATURES = {
 RESULTS = {
     "calibrate": Calibrated,
     "compare": RunComparison,
+    "explain": Explained,
     "list_hardware": Listing,
     "list_systems": Listing,
     "load_experiment": Experiment,
@@ -63,11 +66,12 @@ TEXTS = (
 )
 MEMBERS: dict[type, dict[str, str]] = {
     Outcome: OUTCOME,
-    Prediction: {**OUTCOME, **dict.fromkeys(("prepared", "chosen", "simulation", "spread"), "")},
+    Prediction: {**OUTCOME, **dict.fromkeys(("prepared", "chosen", "machine", "replay", "simulation", "spread"), "")},
     Run: {**OUTCOME, **dict.fromkeys(("experiment", "losses", "accuracies"), "")},
     PartitionReport: {**dict.fromkeys((*FIGURES, *TEXTS), ""), "table": "by='partition'"},
     RunComparison: {"comparison": "", "sides": "", "table": "by='op'", "timeline": "epoch=None"},
     Calibrated: {"calibration": "", "path": "", "profile": "", "samples": "", "table": "", "report": "file"},
+    Explained: {"explanation": "", "prediction": "", "table": "of='path'"},
     Listing: {"names": "", "rows": "", "table": ""},
 }
 

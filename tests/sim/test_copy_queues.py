@@ -56,7 +56,7 @@ def test_ranks_of_a_host_are_served_in_the_order_in_which_they_come() -> None:
     assert found.wait_s[0] == pytest.approx([3.0, 0.0, 4.0, 0.0], abs=TICK)
     assert found.comm_total_s[0] == pytest.approx([5.0, 6.0, 5.0, 4.0], abs=TICK)
     # what the epoch waited for: rank 1's copy and merge, then rank 0's and rank 2's
-    path = critical_path(found, sizes(found), 0)
+    path = critical_path(found.compiled, found.columns, sizes(found), 0)
     assert [(piece.rank, piece.compiled.op.name, piece.seconds) for piece in path if piece.compiled] == [
         (2, "merge", pytest.approx(1.0)), (0, "merge", pytest.approx(2.0)), (1, "merge", pytest.approx(5.0)),
         (1, "out", pytest.approx(1.0)),

@@ -51,7 +51,7 @@ def test_the_path_runs_through_the_rank_that_others_wait_for() -> None:
     on = machine((0, 1))
     found = run(one_after_the_other(), on, epochs=3)
     assert found.epoch_s == pytest.approx([6.0, 6.0, 6.0])
-    path = critical_path(found, Sizes(found.program), 1)
+    path = critical_path(found.compiled, found.columns, Sizes(found.program), 1)
     assert sum(piece.seconds for piece in path) == pytest.approx(6.0)
     told = [(piece.compiled.op.name, piece.rank, round(piece.seconds, 6)) for piece in path if piece.compiled]
     assert told[1:] == [("sum", told[0][1], 2.0), ("more", 1, 2.0), ("own", 1, 1.0)]

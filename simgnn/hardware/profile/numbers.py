@@ -6,9 +6,18 @@ from typing import Any
 
 from simgnn.hardware.primitives import unit_of
 from simgnn.hardware.profile.communication import Backend, Collective, LinkType
-from simgnn.hardware.profile.devices import Device
+from simgnn.hardware.profile.devices import Curve, Device
 from simgnn.hardware.profile.profile import Profile
-from simgnn.hardware.profile.quantities import Bandwidth, CoreCount, Duration, Frequency, Size, Source, Strict
+from simgnn.hardware.profile.quantities import (
+    SOURCES,
+    Bandwidth,
+    CoreCount,
+    Duration,
+    Frequency,
+    Size,
+    Source,
+    Strict,
+)
 from simgnn.units import cost_of, format_quantity, parse
 
 Path = tuple[str | int, ...]
@@ -33,8 +42,16 @@ class ProfileNumber:
 
     def doubled(self, profile: Profile) -> Profile:
         """Return the profile with this number twice as good: a rate or size doubled, a time or cost halved."""
+        return self.scaled(profile, self.factor)
+
+    def halved(self, profile: Profile) -> Profile:
+        """Return the profile with this number half as good: a rate or size halved, a time or cost doubled."""
+        return self.scaled(profile, 1.0 / self.factor)
+
+    def scaled(self, profile: Profile, factor: float) -> Profile:
+        """Return the profile with this number, or all that it stands for, multiplied by a factor."""
         for path in self.paths:
-            profile = _replaced(profile, path, self.factor)
+            profile = _replaced(profile, path, factor)
         return profile
 
 
@@ -50,6 +67,37 @@ def profile_numbers(profile: Profile) -> Iterator[ProfileNumber]:
         yield from _of_link(name, link)
     for name, backend in profile.backends.items():
         yield from _of_backend(str(name), backend)
+
+
+def grouped_numbers(profile: Profile) -> Iterator[ProfileNumber]:
+    """Yield the numbers of a profile as a user would change them: of a device all work at once, then what work costs a
+    byte (the bandwidth of its memory), then each primitive, and its cores, clock and caches; links and libraries as
+    :func:`profile_numbers` does."""
+    for number in profile_numbers(profile):
+        if number.part != "device" or number.paths[0][2] != "curves":
+            yield number
+    for name, device in profile.devices.items():
+        yield from _work_of(name, device)
+
+
+def _work_of(name: str, device: Device) -> Iterator[ProfileNumber]:
+    costs = [
+        (curve, cost, ("devices", name, "curves", place, "costs", cost))
+        for place, curve in enumerate(device.curves)
+        for cost, value in curve.costs.items()
+        if value
+    ]
+    groups: dict[str, list[tuple[Curve, Path]]] = {}
+    for curve, cost, path in costs:
+        groups.setdefault("all work", []).append((curve, path))
+        if unit_of(cost) == "B":
+            groups.setdefault("work, by byte", []).append((curve, path))
+        groups.setdefault(curve.primitive, []).append((curve, path))
+    for what, found in groups.items():
+        sources = {curve.source for curve, _ in found}
+        least = max(sources, key=SOURCES.index)  # a group is as sure as its least sure number
+        paths = tuple(path for _, path in found)
+        yield ProfileNumber(f"devices.{name} ({what})", f"{len(paths)} costs", least, paths, "device", factor=HALVED)
 
 
 def _of_device(name: str, device: Device) -> Iterator[ProfileNumber]:

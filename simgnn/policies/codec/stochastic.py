@@ -44,6 +44,8 @@ class Stochastic(AdaptiveCodes):
 
     effects: ClassVar[Mapping[str, Effect]] = {"expected_bits": "nothing"}
 
+    amounts: ClassVar[tuple[str, ...]] = ("bits",)
+
     kind: Literal["stochastic"] = "stochastic"
     bits: Literal[2, 4, 8, "adaptive"] = Field(
         default=8, description="bits of one element's code: 2, 4 or 8, or 'adaptive': assigned to groups of rows"

@@ -1,7 +1,7 @@
 """Boundary sampling: in each epoch, pairs of ranks exchange a fresh random sample of their halo rows, and no others."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numba import njit
@@ -26,6 +26,8 @@ class BoundarySampling(DrawsRows):
     Source: BNS-GCN, boundary node sampling. Deviations: both ends draw, where its code sends ids (``send_indices`` adds
     these messages); shares are rounded half up, where its code rounds down; attention is not scaled; and inputs of
     layer 1 are sampled, where its code keeps those of the whole halo and sums them once."""
+
+    amounts: ClassVar[tuple[str, ...]] = ("p",)
 
     kind: Literal["boundary-sampling"] = "boundary-sampling"
     p: float = Field(default=0.1, ge=0, le=1, description="share of halo rows that an epoch uses")

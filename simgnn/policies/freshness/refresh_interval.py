@@ -1,7 +1,7 @@
 """Refresh interval: halo rows that many ranks need stay in caches, and are brought up to date in every r-th epoch."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -36,6 +36,8 @@ class RefreshInterval(CachesHalo):
     layer; capacities count rows, each of which takes memory in all layers; ``grad`` is our reading of a text that
     leaves it open; and no version is checked while another rank writes, since ranks of a host wait for one another,
     or (``async``) write rows into a second memory, which is read from the next epoch on."""
+
+    amounts: ClassVar[tuple[str, ...]] = ("refresh_interval",)
 
     kind: Literal["refresh-interval"] = "refresh-interval"
     refresh_interval: Number = Field(

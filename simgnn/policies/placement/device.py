@@ -1,7 +1,7 @@
 """Everything stays in the device's memory, apart from halo rows that the memory of a host holds for all its ranks."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -30,6 +30,8 @@ class Device(Placement):
     share ``reserved_device_share`` stays free, of hosts ``reserved_host_share``. "adaptive-equal": the least of these
     numbers everywhere. The planner writes them into plan/resolved.toml. Source: CaPGNN, algorithm 1; its reserved
     sizes are not printed."""
+
+    amounts: ClassVar[tuple[str, ...]] = ("device_rows", "host_rows")
 
     kind: Literal["device"] = "device"
     device_rows: Rows | Share | Adaptive | Each = Field(

@@ -68,6 +68,8 @@ class Store(RowStore):
     )
     effects: ClassVar[Mapping[str, Effect]] = {"sparse_embedding": "learning", "sparse_delay": "learning"}
 
+    amounts: ClassVar[tuple[str, ...]] = ("hot_rows",)
+
     kind: Literal["store"] = "store"
     hot_rows: Annotated[int, Field(ge=0, le=MOST_HOT_ROWS)] | Literal["auto"] = Field(
         default=0, description="number of other hosts' rows that a rank's device caches"

@@ -22,6 +22,8 @@ class Prefetch(MiniBatchSchedule):
 
     serves: ClassVar[tuple[Moves, ...]] = ("batches",)
 
+    amounts: ClassVar[tuple[str, ...]] = ("window", "lanes")
+
     kind: Literal["prefetch"] = "prefetch"
     window: Count = Field(default=4, description="batches held at once, including the one in training")
     staged: Literal["rows", "blocks"] = Field(

@@ -1,23 +1,29 @@
-"""The critical path of a simulated epoch: the chain of ops, one after the other, that makes it as long as it is.
+"""The critical path of an epoch: the chain of ops, one after the other, that makes it as long as it is.
 
 It is followed backwards from the op that ends last. An op began when the last thing that it waited for ended: an op
 that it depends on, the op before it on its stream, or, in a call of several ranks, when the last of them arrived; the
 path then goes on with what that rank did before. So the path consists of work and transfers, while waiting shows as a
 change of rank: the others wait for the rank that the path runs through.
+
+The trace may be simulated or measured. In a measured one no op begins in the very moment in which another ends: the
+path goes on with what ended last on the rank before, and the gap counts as a stretch in which nothing runs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.program.calendar import Turn
 from simgnn.program.kinds import GROUP_KINDS, PAIRWISE_KINDS
-from simgnn.sim.engine.compiled import CompiledOp
+from simgnn.sim.engine.compiled import Compiled, CompiledOp
 from simgnn.sim.engine.sent_bytes import sent_by
 from simgnn.sim.engine.turn_sizes import Sizes
 from simgnn.sim.network.flow_table import Ints
-from simgnn.sim.simulate import Simulation
+
+Trace = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -30,15 +36,14 @@ class Piece:
     turn: Turn | None = None
 
 
-def critical_path(simulation: Simulation, sizes: Sizes, epoch: int) -> list[Piece]:
+def critical_path(compiled: Compiled, columns: Trace, sizes: Sizes, epoch: int) -> list[Piece]:
     """Return the critical path of a training epoch, from its end to its beginning. The seconds of its pieces sum to the
-    time of the epoch."""
-    return _Walk(simulation, sizes, epoch).pieces()
+    time of the epoch. ``columns``: those of ``TRACE_SCHEMA``, of a simulation or a run of the ``compiled`` program."""
+    return _Walk(compiled, columns, sizes, epoch).pieces()
 
 
-def _window(simulation: Simulation, epoch: int) -> tuple[float, float]:
+def _window(columns: Trace, epoch: int) -> tuple[float, float]:
     """Begin and end of a training epoch, as :func:`simgnn.record.summary.epoch_windows` defines them, in seconds."""
-    columns = simulation.columns
     training = columns["step"] >= 0
     mine, before = training & (columns["epoch"] == epoch), training & (columns["epoch"] == epoch - 1)
     begin, end = columns["issued_s"][mine].min(initial=np.inf), columns["ended_s"][mine].max(initial=0.0)
@@ -46,20 +51,20 @@ def _window(simulation: Simulation, epoch: int) -> tuple[float, float]:
 
 
 class _Walk:
-    def __init__(self, simulation: Simulation, sizes: Sizes, epoch: int) -> None:
-        columns, self._sizes = simulation.columns, sizes
-        self._begin, self._end = _window(simulation, epoch)
+    def __init__(self, compiled: Compiled, columns: Trace, sizes: Sizes, epoch: int) -> None:
+        self._sizes = sizes
+        self._begin, self._end = _window(columns, epoch)
         near = np.flatnonzero((columns["issued_s"] < self._end) & (columns["ended_s"] > self._begin))
         self._table = {
             name: columns[name][near] for name in ("rank", "epoch", "step", "op_id", "issued_s", "started_s", "ended_s")
         }
         self._of_epoch = (self._table["epoch"] == epoch) & (self._table["step"] >= 0)
-        self._ops = {op.op_id: (op, name) for name, t in simulation.compiled.templates.items() for op in t.ops}
-        self._in_turn = {name for name, stream in simulation.program.streams.items() if stream.in_turn}
+        self._ops = {op.op_id: (op, name) for name, t in compiled.templates.items() for op in t.ops}
+        self._in_turn = {name for name, stream in compiled.program.streams.items() if stream.in_turn}
         rank, ended = self._table["rank"], self._table["ended_s"]
         self._by_end = np.lexsort((ended, rank))
         self._ends = ended[self._by_end]
-        ranks = simulation.program.ranks
+        ranks = compiled.program.ranks
         self._bounds = np.searchsorted(rank[self._by_end], np.arange(ranks + 1))
         self._calls = self._rows_by_call()
         self._peers: dict[tuple[int, int, int], Ints] = {}

@@ -8,6 +8,7 @@ estimates are therefore simulated, until three are known to shorten the epoch mo
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from simgnn.hardware.profile.profile import Profile
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.program.kinds import COLLECTIVE_KINDS, OpKind
 from simgnn.record.epoch_kinds import kinds_of
+from simgnn.record.limited_by import Activity as Activities
 from simgnn.record.limited_by import LimitedBy, ProfileLimit, RankOnPath, TimeSpent
 from simgnn.sim.engine.turn_sizes import Activity, Sizes
 from simgnn.sim.limited_by.alone import OpAlone, Seconds, idle_pricer
@@ -52,7 +54,7 @@ class Resimulation:
 
 
 @dataclass(frozen=True)
-class _Step:
+class Step:
     """All pieces of the path in which one op runs: their seconds, and the op in the longest of them, alone."""
 
     seconds: float
@@ -74,15 +76,15 @@ def find_limits(
     ``events``: how many events to simulate for checks at most."""
     sizes = Sizes(simulation.program, activity or {})
     alike = kinds_of(simulation.program.calendar, len(simulation.epoch_s))[-1].epochs
-    epoch = _typical_epoch(simulation.epoch_s, alike)
-    path = critical_path(simulation, sizes, epoch)
-    steps = list(_steps(path, machine, sizes, stats))
+    epoch = typical_epoch(simulation.epoch_s, alike)
+    path = critical_path(simulation.compiled, simulation.columns, sizes, epoch)
+    steps = list(steps_of(path, machine, sizes, stats))
     whole = sum(piece.seconds for piece in path)
     search = _Search(simulation, machine, again, steps, whole, sizes, stats, events, int(alike[0]))
     numbers, without = search.numbers(), search.without_effect()
     return LimitedBy(
         epoch=epoch,
-        time=_time_spent(path, steps, whole, jitter_s),
+        time=_shares(time_spent(path, steps, jitter_s), whole + jitter_s),
         ranks=_ranks(path, whole) if _waited_s(simulation, epoch) >= WAITED * simulation.epoch_s[epoch] else [],
         numbers=numbers,
         without_effect=without,
@@ -90,13 +92,14 @@ def find_limits(
     )
 
 
-def _typical_epoch(epoch_s: Sequence[float], alike: Ints) -> int:
+def typical_epoch(epoch_s: Sequence[float], alike: Ints) -> int:
     """Return the epoch whose time is nearest the median of ``alike``, the epochs of the most frequent kind."""
     times = np.array(epoch_s)[alike]
     return int(alike[np.argmin(np.abs(times - np.median(times)))])
 
 
-def _steps(path: Sequence[Piece], machine: Machine, sizes: Sizes, stats: PartitionStats | None) -> Iterator[_Step]:
+def steps_of(path: Sequence[Piece], machine: Machine, sizes: Sizes, stats: PartitionStats | None) -> Iterator[Step]:
+    """Yield the ops of a path, each with its price alone."""
     groups: dict[int, list[Piece]] = {}
     for piece in path:
         if piece.compiled is not None:
@@ -107,13 +110,23 @@ def _steps(path: Sequence[Piece], machine: Machine, sizes: Sizes, stats: Partiti
         assert longest.compiled is not None
         assert longest.turn is not None
         alone = OpAlone(longest.compiled, longest.turn, longest.rank, machine, sizes)
-        yield _Step(sum(piece.seconds for piece in pieces), alone, alone.seconds(machine, pricer))
+        yield Step(sum(piece.seconds for piece in pieces), alone, alone.seconds(machine, pricer))
 
 
-def _time_spent(path: Sequence[Piece], steps: Sequence[_Step], whole: float, jitter_s: float) -> list[TimeSpent]:
-    seconds: dict[tuple[str, str, str | None], float] = {}
+class Spent(NamedTuple):
+    """Seconds of an epoch, by what they were spent on: see :class:`simgnn.record.limited_by.TimeSpent`."""
 
-    def add(activity: str, what: str, link: str | None, spent: float) -> None:
+    activity: Activities
+    what: str
+    link: str | None
+    seconds: float
+
+
+def time_spent(path: Sequence[Piece], steps: Sequence[Step], jitter_s: float = 0.0) -> list[Spent]:
+    """Return what a path's time goes into, most first; the seconds sum to those of the path and ``jitter_s``."""
+    seconds: dict[tuple[Activities, str, str | None], float] = {}
+
+    def add(activity: Activities, what: str, link: str | None, spent: float) -> None:
         seconds[activity, what, link] = seconds.get((activity, what, link), 0.0) + spent
 
     for step in steps:
@@ -127,13 +140,13 @@ def _time_spent(path: Sequence[Piece], steps: Sequence[_Step], whole: float, jit
     idle = sum(piece.seconds for piece in path if piece.compiled is None)
     add("wait", "nothing runs", None, idle)
     add("wait", "waiting that jitter makes", None, jitter_s)
-    total = max(whole + jitter_s, np.finfo(np.float64).tiny)
     order = sorted(seconds.items(), key=lambda entry: (-entry[1], entry[0][:2]))
-    return [
-        TimeSpent.model_validate({"activity": activity, "what": what, "link": link, "share": spent / total})
-        for (activity, what, link), spent in order
-        if spent > 0.0
-    ]
+    return [Spent(*what, spent) for what, spent in order if spent > 0.0]
+
+
+def _shares(found: Sequence[Spent], whole: float) -> list[TimeSpent]:
+    total = max(whole, np.finfo(np.float64).tiny)
+    return [TimeSpent(activity=one.activity, what=one.what, link=one.link, share=one.seconds / total) for one in found]
 
 
 def _waited_s(simulation: Simulation, epoch: int) -> float:
@@ -142,12 +155,17 @@ def _waited_s(simulation: Simulation, epoch: int) -> float:
 
 
 def _ranks(path: Sequence[Piece], whole: float) -> list[RankOnPath]:
+    order = sorted(seconds_by_rank(path).items(), key=lambda entry: (-entry[1], entry[0]))
+    return [RankOnPath(rank=rank, share=spent / whole) for rank, spent in order]
+
+
+def seconds_by_rank(path: Sequence[Piece]) -> dict[int, float]:
+    """Return how long a path runs through each rank's own ops; collectives belong to all their ranks, so to none."""
     seconds: dict[int, float] = {}
     for piece in path:
-        if piece.compiled is None or piece.compiled.op.kind not in COLLECTIVE_KINDS:  # these belong to all their ranks
+        if piece.compiled is None or piece.compiled.op.kind not in COLLECTIVE_KINDS:
             seconds[piece.rank] = seconds.get(piece.rank, 0.0) + piece.seconds
-    order = sorted(seconds.items(), key=lambda entry: (-entry[1], entry[0]))
-    return [RankOnPath(rank=rank, share=spent / whole) for rank, spent in order]
+    return seconds
 
 
 class _Search:
@@ -159,7 +177,7 @@ class _Search:
         simulation: Simulation,
         machine: Machine,
         again: Resimulation,
-        steps: Sequence[_Step],
+        steps: Sequence[Step],
         whole: float,
         sizes: Sizes,
         stats: PartitionStats | None,
@@ -253,7 +271,7 @@ class _Search:
                 saved += step.seconds * (1.0 - step.alone.seconds(machine, pricer).total / step.base.total)
         return saved / self._whole
 
-    def _depends(self, step: _Step, number: ProfileNumber) -> bool:
+    def _depends(self, step: Step, number: ProfileNumber) -> bool:
         """Whether the time of an op may depend on a number."""
         alone, path = step.alone, number.paths[0]
         if number.part == "device":
@@ -262,7 +280,7 @@ class _Search:
             return alone.communicates and path[1] in alone.links
         return number.part == "library" and alone.communicates and self._calls(step, path)
 
-    def _calls(self, step: _Step, path: Sequence[str | int]) -> bool:
+    def _calls(self, step: Step, path: Sequence[str | int]) -> bool:
         """Whether an op calls the library of a number; if it is one of a collective, this collective."""
         op = step.alone.compiled.op
         library, backend = self._machine.backend(step.alone.compiled.backend)
@@ -271,7 +289,7 @@ class _Search:
             return False
         return path[2] != "collectives" or backend.collectives[int(path[3])].kind == kind.value
 
-    def _works(self, step: _Step, path: Sequence[str | int]) -> bool:
+    def _works(self, step: Step, path: Sequence[str | int]) -> bool:
         if path[2] != "curves":
             return True
         device = self._machine.profile.devices[str(path[1])]
