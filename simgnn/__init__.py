@@ -14,13 +14,14 @@ MODULES = MappingProxyType(
     {
         "calibrate": "simgnn.api.calibrate",
         "compare": "simgnn.api.compare",
-        "explain": "simgnn.api.explanation.explain",
+        "explain": "simgnn.api.reports.explain",
         "list_hardware": "simgnn.api.listings",
         "list_systems": "simgnn.api.listings",
         "load_experiment": "simgnn.api.experiments",
         "make_partition": "simgnn.api.partition",
         "run": "simgnn.api.train",
         "simulate": "simgnn.api.simulate",
+        "write_report": "simgnn.api.reports.write_report",
     }
 )
 """Module of each function that simgnn offers."""

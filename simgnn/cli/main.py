@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "export": "Write the trained model of a run as a plain PyTorch module.",
         "infer": "Write scores and classes of all vertices, by the trained model of a run.",
         "explain": "Say where an epoch goes, and what would change it.",
+        "report": "Write one page of figures of a prediction, a run, both, or a validation.",
         "compare": "Show, op by op, where a prediction and a run differ.",
         "validate": "Predict and run a suite of experiments, and score the predictions.",
         "partition": "Partition an experiment's graph and report how good the partition is.",

@@ -13,9 +13,12 @@ MILLISECONDS = 1e3
 WAIT = "wait"
 
 
-def timeline(sides: Mapping[str, pd.DataFrame], title: str, epoch: int | None = None) -> go.Figure:
+def timeline(
+    sides: Mapping[str, pd.DataFrame], title: str, epoch: int | None = None, most: int = MOST_BARS
+) -> go.Figure:
     """Draw one epoch of the traces in ``sides`` (:func:`simgnn.analysis.compare.timed_ops`), below one another; each
-    starts at 0. ``epoch``: counted from 1; default: the second that all have, or the only one.
+    starts at 0. ``epoch``: counted from 1; default: the second that all have, or the only one. ``most``: bars that are
+    drawn at most, the first of the epoch.
 
     Raises :class:`ConfigError` if a trace lacks the epoch."""
     trained = {name: frame[frame["step"] >= 0] for name, frame in sides.items()}
@@ -26,9 +29,9 @@ def timeline(sides: Mapping[str, pd.DataFrame], title: str, epoch: int | None = 
     epoch = known[min(1, len(known) - 1)] if epoch is None else epoch
     shown = {name: frame[frame["epoch"] + 1 == epoch] for name, frame in trained.items()}
     bars = pd.concat([_bars(name if len(shown) > 1 else "", frame) for name, frame in shown.items()])
-    left_out = len(bars) - MOST_BARS
+    left_out = len(bars) - most
     if left_out > 0:
-        bars = bars.nsmallest(MOST_BARS, "from_ms", keep="first")
+        bars = bars.nsmallest(most, "from_ms", keep="first")
         title += f", without the last {left_out:,} ops"
     figure = go.Figure([_trace(str(kind), rows) for kind, rows in bars.groupby("kind", sort=True)])
     figure.update_layout(title=f"{title}, epoch {epoch}", barmode="overlay", bargap=0.3, legend_title="op kind")

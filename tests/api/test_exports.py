@@ -12,10 +12,10 @@ import pytest
 import simgnn
 from simgnn.api.calibrate import Calibrated
 from simgnn.api.compare import RunComparison
-from simgnn.api.explanation.explain import Explained
 from simgnn.api.listings import Listing
 from simgnn.api.partition import PartitionReport
 from simgnn.api.predict import Prediction
+from simgnn.api.reports.explain import Explained
 from simgnn.api.results import Outcome, Run
 from simgnn.experiment.schema import Experiment
 
@@ -33,6 +33,7 @@ SIGNATURES = {
     ),
     "run": f"{EXPERIMENT}, out=None, force=False, resume=False, log=None, progress=None",
     "simulate": f"{EXPERIMENT}, activity=None, out=None, force=False, thorough=False, progress=None",
+    "write_report": "*outcomes, out=None, explain=False, epoch=None, progress=None",
 }
 RESULTS = {
     "calibrate": Calibrated,
@@ -44,6 +45,7 @@ RESULTS = {
     "make_partition": PartitionReport,
     "run": Run,
     "simulate": Prediction,
+    "write_report": Path,
 }
 OUTCOME = {"directory": "", "result": "", "table": "by='experiment'", "timeline": "epoch=None"}
 FIGURES = (

@@ -37,7 +37,7 @@ def command(
     [bold]simgnn explain vanilla --hardware a800-pcie-ib-2x8 --ranks 8[/bold]
     """
     # loaded when the command runs: its help starts fast
-    from simgnn.api.explanation.explain import explain_loaded, explain_run, run_directory, shortened
+    from simgnn.api.reports.explain import explain_loaded, explain_run, run_directory, shortened
     from simgnn.errors import ConfigError
     from simgnn.report.explanation import print_explanation
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from simgnn.analysis.waits import waits_between
 from simgnn.api.experiments import PathLike, load_experiment, path_of
-from simgnn.api.explanation.effects import effects_of_numbers, effects_of_options, even_work
 from simgnn.api.predict import ChosenProfile, Prediction, predict
+from simgnn.api.reports.effects import effects_of_numbers, effects_of_options, even_work
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import SLOTS
