@@ -73,6 +73,24 @@ def test_devices_take_what_the_program_leaves(kind: str, mode: str) -> None:
     assert program_digest(again.planned.program) == program_digest(program)
 
 
+def test_few_rows_that_may_be_cached_are_no_more_than_fit() -> None:
+    """Of each owner a rank may cache 20 rows: a device with room for 60 % of these caches 60 % of them."""
+    cpu, few = np.zeros(RANKS, np.bool_), "freshness.top_k=20"
+    without, whole = (
+        program_bytes(prepared(None, few, f"placement.device_rows={share}").planned.program, cpu)
+        for share in (0.0, 1.0)
+    )
+    budget = int(np.max(without + 0.6 * (whole - without)))
+    found = prepared(small_machine("gpu", 2**33), few, "placement.device_rows=adaptive", f"placement.device_bytes={budget}")
+    rows = np.array(rows_of(found, "device_rows"))
+    assert np.all((rows > 0) & (rows <= 20 * (RANKS - 1)))
+    needed = program_bytes(found.planned.program, cpu)
+    assert np.all(needed <= budget)
+    roomy = prepared(small_machine("gpu", 2**33), few, "placement.device_rows=adaptive")
+    assert rows_of(roomy, "device_rows") == [20 * (RANKS - 1)] * RANKS, "clamped to the rows that may be cached"
+    assert np.any(rows < 20 * (RANKS - 1))
+
+
 @pytest.mark.parametrize(("mode", "copies"), [("sync", 1), ("async", 2)])
 def test_the_memory_of_each_host_is_filled_once_for_its_ranks(mode: str, copies: int) -> None:
     """Two hosts of two GPUs each, whose memory holds about half of the rows; with "async" two copies of each."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.emit.halo_cache.routes import IN_MEMORY
+from simgnn.emit.halo_cache.routes import CACHED, IN_MEMORY, arriving
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
@@ -55,7 +55,7 @@ def with_capacities(
             full = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1.0})
             programs = [plan(each, stats).program for each in (least, full)]
             needed = [_needed(program, machine, level) for program in programs]
-            found[level] = _fitting(experiment, machine, level, _most_rows(programs[1], stats, level), *needed)
+            found[level] = _fitting(experiment, machine, level, _most_rows(programs[1], level), *needed)
     equal = [rows for level, rows in found.items() if adaptive[level] == EQUAL]
     alike = min((int(rows.min()) for rows in equal), default=0)
     found = {level: np.full_like(rows, alike) if adaptive[level] == EQUAL else rows for level, rows in found.items()}
@@ -119,10 +119,11 @@ def _memory(machine: Machine, level: Level) -> NDArray[np.float64]:
     return found
 
 
-def _most_rows(full: Program, stats: PartitionStats, level: Level) -> IntArray:
+def _most_rows(full: Program, level: Level) -> IntArray:
     """Rows of a cache that holds all that may be cached, of each rank or host; ``full``: the program with it."""
+    none = np.zeros(full.ranks, np.int64)
     if level == "device_rows":
-        return stats.halo_rows()
-    column = full.sizes.columns.get(IN_MEMORY.name, np.zeros(full.ranks, np.int64))
+        return np.asarray(full.sizes.columns.get(arriving(CACHED).name, none), dtype=np.int64)
+    column = full.sizes.columns.get(IN_MEMORY.name, none)
     first = [full.hosts.index(host) for host in range(max(full.hosts) + 1)]
     return np.asarray(column[first], dtype=np.int64)
