@@ -45,7 +45,7 @@ def check_device_budget(prepared: Prepared, chosen: ChosenProfile | None, progre
 
     remedy = ""
     if experiment.freshness.caches_halo:
-        remedy = largest_caches(experiment, int(prepared.stats.halo_rows().max(initial=0)), fits)
+        remedy = largest_caches(experiment, int(prepared.stats.halo_rows().sum()), fits)
     raise ShortMemoryError("; ".join(filter(None, (short, remedy))))
 
 

@@ -209,7 +209,7 @@ def _smaller_caches(prepared: Prepared, machine: Machine) -> str:
         found = simulate(program, machine, stats=prepared.stats, epochs=epochs, evaluate_every=epochs)
         return found.status == "ok" and not shortfall(experiment, found.memory.own)
 
-    return largest_caches(prepared.experiment, int(prepared.stats.halo_rows().max(initial=0)), fits)
+    return largest_caches(prepared.experiment, int(prepared.stats.halo_rows().sum()), fits)
 
 
 def _stage_times(

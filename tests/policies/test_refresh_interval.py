@@ -262,12 +262,14 @@ def test_statistics_that_do_not_know_vertices_name_what_they_lack(tmp_path: Path
 
 
 def test_the_largest_cache_that_fits_is_named() -> None:
-    def of(room: int, **caches: float) -> str:
+    def of(room: int, **caches: Any) -> str:
         experiment = load_experiment("vanilla", [KIND, *(f"placement.{name}={rows}" for name, rows in caches.items())])
 
+        def number(rows: Any) -> int:
+            return int(rows * 1000) if isinstance(rows, float) else int(np.max(rows))
+
         def fits(tried: Experiment) -> bool:
-            rows = {name: share * 1000 if isinstance(share, float) else share
-                    for name, share in tried.placement.halo_caches.items()}  # fmt: skip
+            rows = {name: number(stated) for name, stated in tried.placement.halo_caches.items()}
             return rows["device_rows"] + 2 * rows["host_rows"] <= room
 
         return largest_caches(experiment, 500, fits)
@@ -278,6 +280,8 @@ def test_the_largest_cache_that_fits_is_named() -> None:
     assert of(50, device_rows=400, host_rows=30).endswith("placement.device_rows = 0 with placement.host_rows = 25")
     assert "either" in of(-1, device_rows=400)
     assert of(9, device_rows=0) == ""
+    assert of(123, device_rows=[400, 90]).endswith("placement.device_rows = [123, 90]")
+    assert of(123, device_rows=[0, 0]) == ""
 
 
 @pytest.mark.slow
