@@ -39,6 +39,7 @@ from simgnn.policies.freshness.refresh_interval import RefreshInterval
 from simgnn.policies.placement.device import Device
 from simgnn.program.sizes import Route
 from simgnn.program.storage import load_program, program_digest, save_program
+from simgnn.record.summary import halo_rows as summed_rows
 from tests.executor.runs import prepared_run, small_graph
 from tests.policies.acting import HERE, does
 
@@ -144,6 +145,15 @@ def test_each_halo_row_comes_from_one_place(ranks: int, hosts: int, tmp_path: Pa
     # a row of another host travels to the rank that writes it for all of its host
     assert (rows[REST] - rows[RELAYED] + rows[IN_HOST]).tolist() == halo.tolist()
     assert rows[RELAYED].any() == (hosts > 1)
+
+
+def test_rows_of_their_own_epoch_do_not_count_as_cached(tmp_path: Path) -> None:
+    """With an interval of 1 they may be read from the memory of the host, and are new all the same."""
+    for interval, mode, cached in ((1, "sync", False), (1, "async", True), (2, "sync", True)):
+        settings = (KIND, f"freshness.refresh_interval={interval}", f"freshness.mode={mode}", "placement.host_rows=0.4")
+        plan = RunPlan.open(prepared_run(small_graph(), tmp_path / f"{interval}-{mode}", 3, *settings))
+        assert IN_HOST in plan.program.sizes.routes
+        assert (summed_rows(plan.program) is not None) == cached
 
 
 @pytest.mark.parametrize("level", ["device_rows", "host_rows"])
