@@ -23,7 +23,7 @@ from tests.equality.block_runs import told
 from tests.equality.cases import Case
 from tests.equality.conftest import Bench
 from tests.equality.counting import counted_rows, differences, pair_bytes, planned_rows, turns_of
-from tests.equality.halo_runs import KIND, Moved, settings_of, summed, train_counting, wanted
+from tests.equality.halo_runs import Moved, settings_of, summed, train_counting, wanted
 from tests.equality.late_runs import errors, train_delayed
 from tests.executor.harness import run_ranks
 from tests.executor.runs import prepared_run, small_graph
@@ -285,8 +285,8 @@ def test_rows_from_caches_are_counted_where_they_move(trained: Trained, order: s
 
 @pytest.mark.parametrize(("order", "case"), [one for one in EACH_ORDER if one.values[0] in ("bsp", "pipelined")])
 def test_rows_are_checked_at_each_use_and_are_as_old_as_they_may_be(trained: Trained, order: str, case: str) -> None:
-    """0 to r - 1 epochs, with "async" 1 to r. Each row that was read from the memory of a host has a version of its own;
-    the rows of a device, which are filled together, have one."""
+    """0 to r - 1 epochs, with "async" 1 to r. Each row that was read from the memory of a host has a version of its
+    own; the rows of a device, which are filled together, have one."""
     plan, caching = RunPlan.open(trained.folder(order, case)), CASES[case][2]
     rows, delayed, ages = Rows(plan, caching), caching.mode == "async", set()
     syncs = [(layer, "forward") for layer, _ in layers_of(plan, caching)]

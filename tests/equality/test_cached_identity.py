@@ -1,6 +1,6 @@
-"""Settings in which caches of halo rows and RAPA change nothing: ``capgnn`` as it is shipped, with three queues and inputs
-resent, learns what one process learns, and what ``vanilla`` learns on the same edges to the last bit (capgnn.md, 13.1 and
-13.2). The reference is full-graph DGL in one process (``tests.reference``).
+"""Settings in which caches of halo rows and RAPA change nothing: ``capgnn`` as it is shipped, with three queues and
+inputs resent, learns what one process learns, and what ``vanilla`` learns on the same edges to the last bit (capgnn.md,
+13.1 and 13.2). The reference is full-graph DGL in one process (``tests.reference``).
 
 The default run has a dozen of the 256 cases, drawn by ``SEED``; ``pytest -m "slow or not slow"`` has all."""
 
