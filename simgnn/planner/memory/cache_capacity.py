@@ -52,7 +52,7 @@ def with_capacities(
     budget = experiment.placement.device_bytes
     for level in levels if _on_cpu(machine).all() and not budget else levels[::-1]:
         if level in adaptive:
-            others = {**dict.fromkeys(adaptive, 0), **found}
+            others: dict[str, int | float | IntArray] = {**dict.fromkeys(adaptive, 0), **found}
             found[level] = _Fitting(experiment, stats, machine, level, others).rows()
     equal = [rows for level, rows in found.items() if adaptive[level] == EQUAL]
     alike = min((int(rows.min()) for rows in equal), default=0)
