@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.api.activity import find_activity
-from simgnn.api.predict import FALLBACK_PROFILE, ChosenProfile, simulation_of
+from simgnn.api.predict import FALLBACK_PROFILE, ChosenProfile, simulation_of, smaller_caches
 from simgnn.errors import ConfigError, HardwareError, ShortMemoryError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
@@ -30,23 +30,34 @@ def check_device_budget(prepared: Prepared, chosen: ChosenProfile | None, progre
         return
     progress.stage("memory: what each device needs (placement.device_bytes)")
     chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
+    simulated = True
     try:
         held = _simulated(prepared, chosen)
     except (ConfigError, HardwareError) as error:
         progress.stage(f"memory: counted in program order, since no simulation is possible here ({reason_of(error)})")
-        held = program_bytes(prepared.planned.program, _on_cpu(experiment, chosen))
+        simulated, held = False, program_bytes(prepared.planned.program, _on_cpu(experiment, chosen))
     if not (short := shortfall(experiment, held)):
         return
+    if simulated:
+        machine = Machine.place(chosen.profile, experiment.rank_hosts(), experiment.hardware.threads)
+        remedy = smaller_caches(prepared, machine)
+    else:
+        remedy = _smaller_in_program_order(prepared, chosen)
+    raise ShortMemoryError("; ".join(filter(None, (short, remedy))))
+
+
+def _smaller_in_program_order(prepared: Prepared, chosen: ChosenProfile) -> str:
+    """Name the caches of halo rows that fit; "" if the experiment states none."""
+    experiment = prepared.experiment
+    if not experiment.freshness.caches_halo:
+        return ""
 
     def fits(other: Experiment) -> bool:
         fitted = with_capacities(other, prepared.stats, chosen.profile)[0]
         needed = program_bytes(plan(fitted, prepared.stats).program, _on_cpu(experiment, chosen))
         return not shortfall(other, needed)
 
-    remedy = ""
-    if experiment.freshness.caches_halo:
-        remedy = largest_caches(experiment, int(prepared.stats.halo_rows().max(initial=0)), fits)
-    raise ShortMemoryError("; ".join(filter(None, (short, remedy))))
+    return largest_caches(experiment, int(prepared.stats.halo_rows().sum()), fits)
 
 
 def _simulated(prepared: Prepared, chosen: ChosenProfile) -> IntArray:

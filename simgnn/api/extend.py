@@ -15,7 +15,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.experiment.sections import TrainSection
 from simgnn.locks import locked_folder
 from simgnn.planner.directory import EXPERIMENT_FILE, differences, plan_table, recorded_experiment, resolved_table
-from simgnn.planner.make_plan import plan
+from simgnn.planner.make_plan import arrange_layers, plan
 from simgnn.planner.prepare import Prepared, full_graph_stats, prepare
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program, save_program
@@ -133,7 +133,8 @@ def _tell_other_choices(longer: Experiment, run: RunDirectory, described: PlanFi
 
     assert described.partition is not None
     stats = PartitionArtifact.open(Path(described.partition)).stats
-    old, new = load_toml(run.plan / "resolved.toml"), without_none(plan(longer, stats).resolved)
+    # of layers alone: what caches hold follows from a hardware profile, and stays that of the run
+    old, new = load_toml(run.plan / "resolved.toml"), without_none(arrange_layers(longer, stats).resolved)
     for key in sorted(key for key in new if old.get(key) != new[key]):
         progress.stage(
             f"resume: {key} stays {old.get(key)}, which 'auto' chose for {described.train.epochs} epochs; a new run of "

@@ -190,7 +190,7 @@ def predict(
                 events=inf if thorough else EVENTS,
             )
     result = _result(prepared, chosen, machine, simulation, spread, found)
-    if simulation.status == "oom" and (remedy := _smaller_caches(prepared, machine)):
+    if simulation.status == "oom" and (remedy := smaller_caches(prepared, machine)):
         result = result.model_copy(update={"message": f"{result.message}; {remedy}"})
     evaluation = None
     apart = any(getattr(experiment, slot).evaluates_apart for slot in SLOTS)
@@ -201,8 +201,8 @@ def predict(
     return Prediction(result, None, prepared, chosen, machine, found, simulation, spread)
 
 
-def _smaller_caches(prepared: Prepared, machine: Machine) -> str:
-    """Name the caches of halo rows that fit into the machine's memory; "" if the experiment states none."""
+def smaller_caches(prepared: Prepared, machine: Machine) -> str:
+    """Name the caches of halo rows that fit into the machine's memory; "" if the experiment has none."""
     if not prepared.experiment.freshness.caches_halo:
         return ""
 
@@ -212,7 +212,11 @@ def _smaller_caches(prepared: Prepared, machine: Machine) -> str:
         found = simulate(program, machine, stats=prepared.stats, epochs=epochs, evaluate_every=epochs)
         return found.status == "ok" and not shortfall(experiment, found.memory.own)
 
-    return largest_caches(prepared.experiment, int(prepared.stats.halo_rows().max(initial=0)), fits)
+    stated, most = prepared.experiment, int(prepared.stats.halo_rows().sum())
+    # "adaptive" caches are chosen in program order; where streams overlap, a little less may fit
+    return largest_caches(stated, most, fits) or largest_caches(
+        with_capacities(stated, prepared.stats, machine.profile)[0], most, fits
+    )
 
 
 def _stage_times(

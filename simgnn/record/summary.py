@@ -193,7 +193,9 @@ def per_rank(columns: Columns, name: str, ranks: int, kinds: Sequence[Alike]) ->
 
 
 def halo_rows(program: Program) -> HaloRows | None:
-    """Count where halo rows come from if some are cached, by the program's routes."""
+    """Count where halo rows come from if some are used in several epochs, by the program's routes."""
+    if not program.calendar.cycles:
+        return None
     held, device, sent = (
         int(program.sizes.routes[name].rows.sum()) if name in program.sizes.routes else 0
         for name in (HELD, CACHED, MISSED)

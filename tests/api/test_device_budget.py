@@ -96,6 +96,23 @@ def test_the_largest_cache_is_named_beside_one_that_takes_what_is_left(tmp_path:
     assert "it would not fit without a cache of halo rows, either" in message
 
 
+def test_numbers_are_named_where_as_many_as_fit_in_program_order_are_too_many(tmp_path: Path) -> None:
+    """Rows that are read ahead take room earlier than in program order."""
+    deep = ["schedule.kind=pipelined", "model.layers=3", "model.order=aggregate-first"]
+    empty = of("caches", *deep, "placement.device_rows=0", "placement.host_rows=0")
+    least = max(predict(empty, SILENT, limits=False).result.device_memory_bytes or [])
+    budget = f"placement.device_bytes={int(1.05 * least)}"
+    adaptive = of("caches", *deep, "placement.device_rows=adaptive", "placement.host_rows=adaptive", budget)
+    found = predict(adaptive, SILENT, limits=False).result
+    assert found.status == "oom"
+    with pytest.raises(ShortMemoryError) as refused:
+        prepare_run(adaptive, tmp_path / "run", SILENT)
+    assert list(refused.value.problems) == [found.message]
+    named = found.message.split("the largest cache that fits: ")[1].split(" with ")
+    settings = [one.replace(" = ", "=") for one in named]
+    assert predict(of("caches", *deep, *settings, budget), SILENT, limits=False).result.status == "ok"
+
+
 def test_commands_end_with_status_3_and_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["vanilla", "--ranks", "2", "--hardware", CPU, "--set", "placement.device_bytes=1000", "--epochs", "2"]
     words += [word for setting in GRAPH for word in ("--set", setting)]

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import executor.handlers as handlers
 from executor.state.buffers import Now
 from executor.state.context import Factory, Handler, RankContext
-from simgnn.emit.halo_cache.actions import PickRows, SwapRows
+from simgnn.emit.halo_cache.actions import CheckAges, PickRows, SwapRows
 from simgnn.policy import PolicyContext
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Op
@@ -34,7 +34,8 @@ def settings_of(caching: Caching) -> tuple[str, ...]:
 
 def train_counting(rank: int, ranks: int, folders: Sequence[str]) -> list[dict[str, Any]]:
     """Carry out runs as :func:`train_in_process` does; ``moved`` of each is what its copies moved: (epoch, layer,
-    phase, way, bytes), in order."""
+    phase, way, bytes), in order; ``checked``: (epoch, layer, phase, rows, oldest, newest) of each check of rows from
+    caches, the latter two epochs in which rows were written. Checks of no rows are left out."""
     return [_counted_run(rank, ranks, folder) for folder in folders]
 
 
@@ -42,6 +43,8 @@ def _counted_run(rank: int, ranks: int, folder: str) -> dict[str, Any]:
     moved: list[tuple[int, int, str, str, int]] = []
     pick: Callable[..., Any] = PickRows.run
     swap: Callable[..., Any] = SwapRows.run
+    check: Callable[..., Any] = CheckAges.run
+    checked: list[tuple[int, int, str, int, int, int]] = []
 
     def counted(factory: Factory, way: str) -> Factory:
         def make(op: Op, template: Template, context: RankContext) -> Handler:
@@ -66,6 +69,12 @@ def _counted_run(rank: int, ranks: int, folder: str) -> dict[str, Any]:
         moved.append((here.epoch, here.layer, here.phase, "device", cache.numel() * cache.element_size()))
         return swap(self, here, halo, cache, version)
 
+    def check_and_note(self: Any, here: PolicyContext, versions: Any) -> Any:
+        if len(versions):
+            written = int(versions.min()) - 1, int(versions.max()) - 1
+            checked.append((here.epoch, here.layer, here.phase, len(versions), *written))
+        return check(self, here, versions)
+
     plain, forms = cast(Any, handlers.HANDLERS), cast(Any, handlers.FORM_HANDLERS)
     copies = {kind: counted(plain[kind], way) for kind, way in ((OpKind.H2D, "load"), (OpKind.D2H, "store"))}
     writes = {form: counted(forms[form], way) for form, way in ((Form.OWN_ROWS, "store"), (Form.MERGED_ROWS, "merge"))}
@@ -74,9 +83,10 @@ def _counted_run(rank: int, ranks: int, folder: str) -> dict[str, Any]:
         patch.dict(forms, writes),
         patch.object(PickRows, "run", pick_and_count),
         patch.object(SwapRows, "run", swap_and_count),
+        patch.object(CheckAges, "run", check_and_note),
     ):
         (result,) = train_in_process(rank, ranks, [folder])
-    return {**result, "moved": moved}
+    return {**result, "moved": moved, "checked": checked}
 
 
 def summed(moved: Sequence[Sequence[Any]]) -> Moved:

@@ -33,6 +33,10 @@ UNEQUAL = [
     "schedule.kind=pipelined",
 ]  # fmt: skip
 """Bits are assigned after the third and the sixth epoch, between which the run breaks off."""
+REFRESHED = [
+    "freshness.kind=refresh-interval", "freshness.refresh_interval=3", "freshness.grad=historical",
+    "placement.device_rows=0.3", "placement.host_rows=0.4", "communication.resend_inputs=true",
+]  # fmt: skip
 VARIANTS = {"dense": {}, "sparse": {"sparse_features": True}}
 
 
@@ -51,11 +55,9 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     runs.append(("late", small_graph(), [*SETTINGS, "model.layers=3", *late]))
     runs.append(("sampled", small_graph(), [*SETTINGS, *DRAWN]))
     runs.append(("unequal", small_graph(), [*SETTINGS, "model.layers=3", *UNEQUAL]))
-    refreshed = "freshness.kind=refresh-interval", "freshness.refresh_interval=3", "freshness.grad=historical"
-    places = "placement.device_rows=0.3", "placement.host_rows=0.4", "communication.resend_inputs=true"
-    runs.append(("refreshed", small_graph(), [*SETTINGS, "model.layers=3", *refreshed, *places]))
+    runs.append(("refreshed", small_graph(), [*SETTINGS, "model.layers=3", *REFRESHED]))
     # of an odd number of refreshes ahead, so that the two memories of the host have changed places
-    runs.append(("ahead", small_graph(), [*SETTINGS, "model.layers=3", *refreshed, *places, "freshness.mode=async"]))
+    runs.append(("ahead", small_graph(), [*SETTINGS, "model.layers=3", *REFRESHED, "freshness.mode=async"]))
     whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
     broken = [str(prepared_run(graph, tmp_path / f"{name}-broken", 2, *settings)) for name, graph, settings in runs]
     expected = run_ranks(2, train_in_process, tmp_path / "whole", whole, joined=False)
@@ -166,6 +168,7 @@ def test_more_epochs_go_on_as_one_long_run(tmp_path: Path) -> None:
         "lazy": LAZY,
         "sampled": ["freshness.kind=boundary-sampling", "freshness.sampling=bernoulli", "freshness.p=0.4"],
         "adam": ["train.optimizer=adam", "model.dropout=0.5", *plateau],
+        "refreshed": ["model.layers=3", *REFRESHED, "freshness.mode=async"],
     }
     _check_more_epochs(tmp_path, 2, {name: ("vanilla", settings) for name, settings in cases.items()}, [1, 4])
 
@@ -176,6 +179,8 @@ def test_more_epochs_of_every_full_graph_system(ranks: int, tmp_path: Path) -> N
     step = [f"{RATE}.kind=step", f"{RATE}.step_size=2", "train.weight_decay=[0.1,0.2]", "train.decay_biases=false"]
     systems = ("vanilla", "cagnet", "sancus", "cdfgnn", "pipegcn", "bnsgcn")
     cases = {name: (name, ["model.layers=2", *(step if name == "cagnet" else [])]) for name in systems}
+    parts, caches = ["partition.kind=random"], ["placement.device_rows=0.4", "placement.host_rows=0.5"]
+    cases["capgnn"] = ("capgnn", [*parts, *caches, "freshness.refresh_interval=3"])
     if ranks > 1:  # one rank has no bits to assign
         cases["adaqp"] = ("adaqp", ["codec.assign_period=2", "codec.group_size=10"])
     _check_more_epochs(tmp_path, ranks, cases, [1, 3])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from simgnn.cli.main import invoke
 from simgnn.emit.halo_cache.routes import IN_MEMORY, arriving
@@ -14,6 +15,7 @@ from simgnn.hardware.price.machine import Machine
 from simgnn.hardware.profile.profile import Profile, load_profile, parse_profile
 from simgnn.planner.memory.program_memory import program_bytes, shared_bytes
 from simgnn.planner.prepare import Prepared, prepare
+from simgnn.program.program import Program
 from simgnn.program.storage import program_digest
 from simgnn.sim.simulate import simulate
 from simgnn.tomlfile import load_toml
@@ -73,6 +75,25 @@ def test_devices_take_what_the_program_leaves(kind: str, mode: str) -> None:
     assert program_digest(again.planned.program) == program_digest(program)
 
 
+def test_few_rows_that_may_be_cached_are_no_more_than_fit() -> None:
+    """Of each owner a rank may cache 20 rows: a device with room for 60 % of these caches 60 % of them."""
+    cpu, few = np.zeros(RANKS, np.bool_), "freshness.top_k=20"
+    without, whole = (
+        program_bytes(prepared(None, few, f"placement.device_rows={share}").planned.program, cpu)
+        for share in (0.0, 1.0)
+    )
+    budget = int(np.max(without + 0.6 * (whole - without)))
+    adaptive = (few, "placement.device_rows=adaptive")
+    found = prepared(small_machine("gpu", 2**33), *adaptive, f"placement.device_bytes={budget}")
+    rows = np.array(rows_of(found, "device_rows"))
+    assert np.all((rows > 0) & (rows <= 20 * (RANKS - 1)))
+    needed = program_bytes(found.planned.program, cpu)
+    assert np.all(needed <= budget)
+    roomy = prepared(small_machine("gpu", 2**33), *adaptive)
+    assert rows_of(roomy, "device_rows") == [20 * (RANKS - 1)] * RANKS, "clamped to the rows that may be cached"
+    assert np.any(rows < 20 * (RANKS - 1))
+
+
 @pytest.mark.parametrize(("mode", "copies"), [("sync", 1), ("async", 2)])
 def test_the_memory_of_each_host_is_filled_once_for_its_ranks(mode: str, copies: int) -> None:
     """Two hosts of two GPUs each, whose memory holds about half of the rows; with "async" two copies of each."""
@@ -126,6 +147,29 @@ def test_devices_take_no_more_than_their_budget(kind: str, levels: tuple[str, ..
     assert needed.max() + shared > 0.9 * budget
     if "host_rows" in levels:
         assert found.planned.program.sizes.columns[IN_MEMORY.name].max() > 0
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu"])
+@pytest.mark.parametrize("schedule", ["bsp", "pipelined"])
+def test_rows_in_the_memory_of_hosts_leave_devices_within_their_budget(kind: str, schedule: str) -> None:
+    """A rank reads shared rows into memory of its device, which has room for some of them."""
+    cpu, common = np.full(RANKS, kind == "cpu"), (f"schedule.kind={schedule}", "freshness.mode=async")
+
+    def needed(program: Program) -> NDArray[np.float64]:
+        # of a CPU, with an equal part of what ranks share
+        return program_bytes(program, cpu) + cpu * shared_bytes(program) / RANKS
+
+    one, all_rows = (prepared(None, *common, f"placement.host_rows={rows}").planned.program for rows in (1, 1.0))
+    most = int(all_rows.sizes.columns[IN_MEMORY.name].max())
+    profile = small_machine(kind, 2**33, host_bytes=2**34)
+    caches = ("placement.host_rows=adaptive", "placement.device_rows=adaptive")
+    for share in (0.1, 0.5, 0.9):
+        budget = math.ceil(np.max(needed(one) + share * (needed(all_rows) - needed(one))))
+        found = prepared(profile, *common, *caches, f"placement.device_bytes={budget}")
+        assert np.all(needed(found.planned.program) <= budget), share
+        assert 0 < rows_of(found, "host_rows")[0] < most
+    tight = prepared(profile, *common, *caches, f"placement.device_bytes={int(np.max(needed(one))) - 1}")
+    assert rows_of(tight, "host_rows") == [0]
 
 
 def test_equal_capacities_are_the_least_of_all() -> None:

@@ -10,6 +10,7 @@ from programs.test_hand_written import order_is_lost
 from executor.state.plan import RunPlan
 from simgnn.errors import ConfigError, ProgramError
 from simgnn.experiment.load import load_experiment
+from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import Form, OpKind
 from simgnn.program.ops import Dependency, Op
 from simgnn.program.program import Program, Template
@@ -128,3 +129,19 @@ def test_rows_are_read_only_once_all_ranks_have_written_them(tmp_path: Path) -> 
         after = [Dependency("forward/2/store", epochs_back=back) if one == barrier else one for one in load.after]
         with pytest.raises(ProgramError, match="no collective or barrier"):
             validate(without(program, template, load, after))
+
+
+@pytest.mark.parametrize("schedule", ["bsp", "pipelined"])
+def test_inputs_are_written_again_only_once_all_ranks_have_read_them(schedule: str, tmp_path: Path) -> None:
+    """With an interval of 1, input features that are sent again pass the memory of the host in every epoch, and no
+    gradients of theirs travel in between."""
+    each = ("communication.resend_inputs=true", "communication.rows=input", f"schedule.kind={schedule}")
+    program = planned(tmp_path, *each, "freshness.refresh_interval=1")
+    (name,) = {name for name in program.templates if name != EVALUATE}
+    (store,) = [op for op in program.templates[name].ops if op.name == "setup/1/store"]
+    read = Dependency("setup/1/loaded", epochs_back=1)
+    assert read in store.after
+    # the rank itself has
+    after = [Dependency("setup/1/load", epochs_back=1) if one == read else one for one in store.after]
+    with pytest.raises(ProgramError, match="no collective or barrier"):
+        validate(without(program, name, store, after))

@@ -16,7 +16,17 @@ from executor.state.plan import RunPlan
 from simgnn.cli.main import invoke
 from simgnn.emit.halo_cache.actions import CheckAges, check_age
 from simgnn.emit.halo_cache.membership import HaloRows
-from simgnn.emit.halo_cache.routes import CachedRows
+from simgnn.emit.halo_cache.routes import (
+    CACHED,
+    HALO,
+    IN_HOST,
+    MISSED,
+    RELAYED,
+    REST,
+    SHARED,
+    CachedRows,
+    arriving,
+)
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment
 from simgnn.experiment.schema import Experiment
@@ -29,6 +39,7 @@ from simgnn.policies.freshness.refresh_interval import RefreshInterval
 from simgnn.policies.placement.device import Device
 from simgnn.program.sizes import Route
 from simgnn.program.storage import load_program, program_digest, save_program
+from simgnn.record.summary import halo_rows as summed_rows
 from tests.executor.runs import prepared_run, small_graph
 from tests.policies.acting import HERE, does
 
@@ -118,6 +129,45 @@ def test_first_k_of_each_owner_and_rows_that_devices_lack() -> None:
     assert hit_rate(rows) >= hit_rate(plain)
     covered = np.bincount(halo.on_host, ~rows.cached)[halo.on_host] == 0
     assert not (rows.shared & covered).any(), "all devices that need them have them"
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 1), (3, 1), (4, 1), (4, 2)])
+def test_each_halo_row_comes_from_one_place(ranks: int, hosts: int, tmp_path: Path) -> None:
+    """Sums over peers, places of an epoch between two refreshes, and places of a refresh (capgnn.md, 13.8)."""
+    settings = (KIND, "placement.device_rows=0.3", "placement.host_rows=0.4")
+    plan = RunPlan.open(prepared_run(small_graph(), tmp_path / "run", ranks, *settings, hosts=hosts))
+    routes, columns = plan.program.sizes.routes, plan.program.sizes.columns
+    halo = np.array([len(plan.artifact.local(rank).halo) for rank in range(ranks)])
+    assert routes[HALO].matrix(ranks).sum(axis=0).tolist() == halo.tolist()
+    rows = {route: columns[arriving(route).name] for route in (CACHED, SHARED, MISSED, IN_HOST, REST, RELAYED)}
+    assert all(each.any() for route, each in rows.items() if route != RELAYED)
+    assert (rows[CACHED] + rows[SHARED] + rows[MISSED]).tolist() == halo.tolist()
+    # a row of another host travels to the rank that writes it for all of its host
+    assert (rows[REST] - rows[RELAYED] + rows[IN_HOST]).tolist() == halo.tolist()
+    assert rows[RELAYED].any() == (hosts > 1)
+
+
+def test_rows_of_their_own_epoch_do_not_count_as_cached(tmp_path: Path) -> None:
+    """With an interval of 1 they may be read from the memory of the host, and are new all the same."""
+    for interval, mode, cached in ((1, "sync", False), (1, "async", True), (2, "sync", True)):
+        settings = (KIND, f"freshness.refresh_interval={interval}", f"freshness.mode={mode}", "placement.host_rows=0.4")
+        plan = RunPlan.open(prepared_run(small_graph(), tmp_path / f"{interval}-{mode}", 3, *settings))
+        assert IN_HOST in plan.program.sizes.routes
+        assert (summed_rows(plan.program) is not None) == cached
+
+
+@pytest.mark.parametrize("level", ["device_rows", "host_rows"])
+def test_each_row_that_is_cached_travels_no_more(level: str, tmp_path: Path) -> None:
+    halo, travels = 0, []
+    for rows in range(0, 40, 8):
+        settings = (KIND, f"placement.{level}={rows}")
+        plan = RunPlan.open(prepared_run(small_graph(), tmp_path / str(rows), 3, *settings))
+        routes = plan.program.sizes.routes
+        halo = int(routes[HALO].rows.sum())
+        travels.append(int(routes[MISSED].rows.sum()) if rows else halo)
+    assert all(less < more for more, less in pairwise(travels))
+    if level == "device_rows":
+        assert travels == [halo - 3 * rows for rows in range(0, 40, 8)]
 
 
 def test_chosen_rows_of_a_route_are_those_of_its_reverse() -> None:
@@ -222,12 +272,14 @@ def test_statistics_that_do_not_know_vertices_name_what_they_lack(tmp_path: Path
 
 
 def test_the_largest_cache_that_fits_is_named() -> None:
-    def of(room: int, **caches: float) -> str:
+    def of(room: int, **caches: Any) -> str:
         experiment = load_experiment("vanilla", [KIND, *(f"placement.{name}={rows}" for name, rows in caches.items())])
 
+        def number(rows: Any) -> int:
+            return int(rows * 1000) if isinstance(rows, float) else int(np.max(rows))
+
         def fits(tried: Experiment) -> bool:
-            rows = {name: share * 1000 if isinstance(share, float) else share
-                    for name, share in tried.placement.halo_caches.items()}  # fmt: skip
+            rows = {name: number(stated) for name, stated in tried.placement.halo_caches.items()}
             return rows["device_rows"] + 2 * rows["host_rows"] <= room
 
         return largest_caches(experiment, 500, fits)
@@ -238,6 +290,8 @@ def test_the_largest_cache_that_fits_is_named() -> None:
     assert of(50, device_rows=400, host_rows=30).endswith("placement.device_rows = 0 with placement.host_rows = 25")
     assert "either" in of(-1, device_rows=400)
     assert of(9, device_rows=0) == ""
+    assert of(123, device_rows=[400, 90]).endswith("placement.device_rows = [123, 90]")
+    assert of(123, device_rows=[0, 0]) == ""
 
 
 @pytest.mark.slow

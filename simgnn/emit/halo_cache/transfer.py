@@ -118,6 +118,9 @@ class CachedTransfer:
             stored = self._fill_memory(sync, self._shared())
             # a way of new rows, as the exchange is
             self._load(sync, IN_HOST, self._shared(), self._age_of(delayed=False), Dependency(stored))
+            if self._written_again:
+                read, done = sync.op(stage, self._part("load", IN_HOST)), sync.op(stage, "loaded")
+                self.builder.host_barrier(sync.templates, done, [read], layer=sync.layer, phase=sync.phase)
         if self.reuses:
             cache, version = self._cache()
             kept = [self._rows("gather", arriving(CACHED))]
@@ -192,16 +195,26 @@ class CachedTransfer:
         """Emit the copy of rows into the memory of the host. Each of them has one writer."""
         builder, name = self.builder, sync.op(self.stage, part)
         fields: dict[str, Any] = {"route": route, **sync.overhead}
+        after = (Dependency(sync.op(self.stage, "loaded"), epochs_back=1),) if self._written_again else ()
         if not builder.queues_copies:
             builder.host_copy(
                 sync.templates, name, OpKind.D2H, [source, *memory], memory, rows, self._row_bytes, form=Form.OWN_ROWS,
-                **fields,
+                after=after, **fields,
             )  # fmt: skip
             return
         staged = builder.buffer(f"{buffer_name('staged', sync, self.stage)}/{part}", rows, sync.width, space="host")
         copied = sync.op(self.stage, f"{part}/copy")
         builder.host_copy(sync.templates, copied, OpKind.D2H, [source], [staged], rows, self._row_bytes, **fields)
-        builder.host_merge(sync.templates, name, [staged, *memory], memory, rows, self._row_bytes, **fields)
+        builder.host_merge(
+            sync.templates, name, [staged, *memory], memory, rows, self._row_bytes, after=after, **fields
+        )  # fmt: skip
+
+    @property
+    def _written_again(self) -> bool:
+        """Whether rows that never change lie in the memory of the host in no other epoch than theirs. No gradients of
+        these travel, so that nothing else keeps a rank from writing while others still read those of the epoch
+        before."""
+        return self.constant and not self.reuses
 
     @property
     def _written(self) -> Dependency:

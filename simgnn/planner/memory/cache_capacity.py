@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simgnn.emit.halo_cache.routes import IN_MEMORY
+from simgnn.emit.halo_cache.routes import CACHED, IN_MEMORY, arriving
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
@@ -46,16 +47,13 @@ def with_capacities(
     machine = Machine.place(profile, experiment.rank_hosts(), experiment.hardware.threads)
     found: dict[str, IntArray] = {}
     levels: tuple[Level, ...] = ("device_rows", "host_rows")
-    # rows in the memory of a host also take room on the GPUs that read them, and of any budget of a device, so they are
+    # rows in the memory of a host also take room on the GPUs that read them, and of any budget of a device: they are
     # counted first there
     budget = experiment.placement.device_bytes
     for level in levels if _on_cpu(machine).all() and not budget else levels[::-1]:
         if level in adaptive:
-            least = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1})
-            full = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1.0})
-            programs = [plan(each, stats).program for each in (least, full)]
-            needed = [_needed(program, machine, level) for program in programs]
-            found[level] = _fitting(experiment, machine, level, _most_rows(programs[1], stats, level), *needed)
+            others: dict[str, int | float | IntArray] = {**dict.fromkeys(adaptive, 0), **found}
+            found[level] = _Fitting(experiment, stats, machine, level, others).rows()
     equal = [rows for level, rows in found.items() if adaptive[level] == EQUAL]
     alike = min((int(rows.min()) for rows in equal), default=0)
     found = {level: np.full_like(rows, alike) if adaptive[level] == EQUAL else rows for level, rows in found.items()}
@@ -87,20 +85,68 @@ def _needed(program: Program, machine: Machine, level: Level) -> NDArray[np.floa
     return _per_host(machine, np.where(cpu, on_device, staged_bytes(program) + shared / together))
 
 
-def _fitting(
-    experiment: Experiment, machine: Machine, level: Level, rows: IntArray, least: NDArray[np.float64],
-    full: NDArray[np.float64],
-) -> IntArray:  # fmt: skip
-    """The number of rows that fit, of each rank or host, at most ``rows``. Bytes needed with one row, ``least``, and
-    with all, ``full``: in between they grow no faster than in proportion, since a peak is a maximum of such sums. The
-    first row changes more, as the others then travel apart from those of caches."""
+@dataclass(frozen=True)
+class _Fitting:
+    """How many rows fit into the caches of a ``level``, beside ``others``, caches of known sizes by level."""
+
+    experiment: Experiment
+    stats: PartitionStats
+    machine: Machine
+    level: Level
+    others: Mapping[str, int | float | IntArray]
+
+    def rows(self) -> IntArray:
+        """Return the number of rows of each rank or host.
+
+        Bytes needed with one row, ``least``, and with all, ``full``: in between they are taken to grow in proportion.
+        The first row changes more, as the others then travel apart from those of caches. A rank may read many of the
+        first rows in the memory of its host and few of the last, so that less may fit: that is tried, and repaired."""
+        least, full = self._program(1), self._program(1.0)
+        found = most = _most_rows(full, self.level)
+        for place in self._places():
+            room = _room(self.experiment, self.machine, place)
+            needed, whole = (_needed(program, self.machine, place) for program in (least, full))
+            free, grows = room - needed, whole - needed
+            share = np.divide(free, grows, out=np.ones_like(free), where=grows > 0)
+            share = self._of_level(place, np.where(free < 0, -1.0, np.clip(share, 0.0, 1.0)))
+            fitting = 1 + np.floor(share * (most - 1)).astype(np.int64)
+            found = np.where((share >= 0) & (most > 0), np.minimum(found, fitting), 0)
+        while (short := self._short(found) & (found > 0)).any():
+            found = np.where(short, found * 3 // 4, found)
+        return found
+
+    def _short(self, rows: IntArray) -> NDArray[np.bool_]:
+        """Find the ranks or hosts whose caches of so many rows do not fit."""
+        program, short = self._program(rows), np.zeros(len(rows), np.bool_)
+        for place in self._places():
+            free = _room(self.experiment, self.machine, place) - _needed(program, self.machine, place)
+            short |= self._of_level(place, free) < 0
+        return short
+
+    def _program(self, rows: int | float | IntArray) -> Program:
+        return plan(_with(self.experiment, {**self.others, self.level: rows}), self.stats).program
+
+    def _places(self) -> tuple[Level, ...]:
+        """The memories in which rows of the level take room. GPUs read those of their host's memory into theirs; on a
+        CPU both are one memory, unless a budget limits what each rank takes of it."""
+        apart = bool(self.experiment.placement.device_bytes) or not _on_cpu(self.machine).all()
+        return ("host_rows", "device_rows") if self.level == "host_rows" and apart else (self.level,)
+
+    def _of_level(self, place: Level, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the numbers of ranks or hosts; of ranks whose host is asked about, the least of each host."""
+        if place == self.level:
+            return numbers
+        found = np.full(max(self.machine.hosts) + 1, np.inf)
+        np.minimum.at(found, np.asarray(self.machine.hosts), numbers)
+        return found
+
+
+def _room(experiment: Experiment, machine: Machine, level: Level) -> NDArray[np.float64]:
+    """Return the bytes that may be taken of each rank's device [P], or of the memory of each host [hosts]."""
     room = _memory(machine, level) * (1 - experiment.placement.reserved_shares[level])
     if level == "device_rows" and experiment.placement.device_bytes:
         room = np.minimum(room, experiment.placement.device_bytes)
-    free = room - least
-    share = np.divide(free, full - least, out=np.ones_like(free), where=full > least)
-    found = 1 + np.floor(np.clip(share, 0.0, 1.0) * (rows - 1)).astype(np.int64)
-    return np.where((free >= 0) & (rows > 0), found, 0)
+    return room
 
 
 def _memory(machine: Machine, level: Level) -> NDArray[np.float64]:
@@ -119,10 +165,11 @@ def _memory(machine: Machine, level: Level) -> NDArray[np.float64]:
     return found
 
 
-def _most_rows(full: Program, stats: PartitionStats, level: Level) -> IntArray:
+def _most_rows(full: Program, level: Level) -> IntArray:
     """Rows of a cache that holds all that may be cached, of each rank or host; ``full``: the program with it."""
+    none = np.zeros(full.ranks, np.int64)
     if level == "device_rows":
-        return stats.halo_rows()
-    column = full.sizes.columns.get(IN_MEMORY.name, np.zeros(full.ranks, np.int64))
+        return np.asarray(full.sizes.columns.get(arriving(CACHED).name, none), dtype=np.int64)
+    column = full.sizes.columns.get(IN_MEMORY.name, none)
     first = [full.hosts.index(host) for host in range(max(full.hosts) + 1)]
     return np.asarray(column[first], dtype=np.int64)

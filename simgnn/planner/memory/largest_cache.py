@@ -3,20 +3,21 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import numpy as np
+
 from simgnn.experiment.schema import Experiment
+from simgnn.policy import Capacity
 
 SHARES = 1000
 """Shares of halo rows are tried in steps of 1 / 1000."""
-Number = int | float
 Fits = Callable[[Experiment], bool]
 
 
 def largest_caches(experiment: Experiment, most_rows: int, fits: Fits) -> str:
     """Return words that name the largest cache that fits, "" if no cache is stated. ``most_rows``: above it a number of
-    rows caches no more; ``fits``: whether memory suffices for an experiment."""
-    stated = {
-        option: rows for option, rows in experiment.placement.halo_caches.items() if rows and isinstance(rows, Number)
-    }
+    rows caches no more; ``fits``: whether memory suffices for an experiment. Of a list of numbers, those that are
+    larger than what fits are made smaller."""
+    stated = {option: rows for option, rows in experiment.placement.halo_caches.items() if _is_stated(rows)}
     if not stated:
         return ""
     if not fits(_with(experiment, dict.fromkeys(stated, 0))):
@@ -27,7 +28,7 @@ def largest_caches(experiment: Experiment, most_rows: int, fits: Fits) -> str:
         if fits(_with(experiment, kept)):  # the caches before are left out
             kept[option] = _largest(rows, most_rows, partial(_fits_with, experiment, fits, kept, option))
             break
-    words = [f"placement.{option} = {rows}" for option, rows in kept.items()]
+    words = [f"placement.{option} = {list(rows) if isinstance(rows, tuple) else rows}" for option, rows in kept.items()]
     return f"the largest cache that fits: {' with '.join(words)}"
 
 
@@ -36,23 +37,29 @@ def without_caches(experiment: Experiment) -> Experiment:
     return _with(experiment, dict.fromkeys(experiment.placement.halo_caches, 0))
 
 
-def _with(experiment: Experiment, caches: Mapping[str, Number]) -> Experiment:
+def _is_stated(rows: Capacity) -> bool:
+    return any(rows) if isinstance(rows, tuple) else not isinstance(rows, str) and rows > 0
+
+
+def _with(experiment: Experiment, caches: Mapping[str, Capacity]) -> Experiment:
     placement = experiment.placement.model_copy(update=dict(caches))
     return experiment.model_copy(update={"placement": placement})
 
 
-def _fits_with(experiment: Experiment, fits: Fits, kept: Mapping[str, Number], option: str, tried: Number) -> bool:
+def _fits_with(experiment: Experiment, fits: Fits, kept: Mapping[str, Capacity], option: str, tried: Capacity) -> bool:
     return fits(_with(experiment, {**kept, option: tried}))
 
 
-def _largest(stated: Number, most_rows: int, fits: Callable[[Number], bool]) -> Number:
+def _largest(stated: Capacity, most_rows: int, fits: Callable[[Capacity], bool]) -> Capacity:
     """Return the largest capacity below ``stated`` that fits, by bisection; 0 is known to fit."""
-    share = isinstance(stated, float)
 
-    def capacity(number: int) -> Number:
-        return number / SHARES if share else number
+    def capacity(number: int) -> Capacity:
+        if isinstance(stated, tuple):
+            return tuple(min(each, number) for each in stated)
+        return number / SHARES if isinstance(stated, float) else number
 
-    low, high = 0, int(stated * SHARES) if share else min(int(stated), most_rows)
+    assert not isinstance(stated, str), "as many as fit always fit"
+    low, high = 0, int(stated * SHARES) if isinstance(stated, float) else min(int(np.max(stated)), most_rows)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(capacity(middle)) else (low, middle)
