@@ -141,11 +141,14 @@ class Block:
 class Batch:
     """A mini-batch. ``vertices`` [m], the ids of its input rows: seeds in their order, then the new ones of each hop,
     ascending. ``sizes`` int64 [hops + 1]: the first ``sizes[h]`` are the rows after hop h; ``blocks[h - 1]`` is hop h.
-    Layer l of L uses ``blocks[L - l]``."""
+    Layer l of L uses ``blocks[L - l]``. ``pairs`` int32 [n, 1 + negatives]: in unsupervised training the first n rows
+    are the seeds; the row of the positive of each, and of its negatives (-1: none). A vertex may then be several rows
+    (:mod:`simgnn.sampling.draw.branches`). None: every vertex is one row, and the first ``sizes[0]`` are the seeds."""
 
     vertices: IndexArray
     sizes: NDArray[np.int64]
     blocks: tuple[Block, ...]
+    pairs: NDArray[np.int32] | None = None
 
     @property
     def seeds(self) -> IndexArray:
