@@ -138,8 +138,8 @@ def load_evaluation(plan: RunPlan, places: Places, device: torch.device, samplin
     block = np.array(local.csr.indptr, dtype=np.int64), np.array(local.csr.indices)
     routes, functions = local_routes(program, local, device), own_rows(rows, device)
     if sampling.compared is not None:
-        compared = RankPairs.of(sampling.compared, np.asarray(sampling.owner), local.owned, rank, device)
-        functions |= compared.functions()
+        compared = RankPairs.of(sampling.compared, np.asarray(sampling.owner), plan.artifact.owned(rank), rank, device)
+        functions = {**functions, **compared.functions()}
         if PARTNERS in routes:
             routes[PARTNERS] = replace(routes[PARTNERS], gather=compared.leaving)
     return Evaluation(

@@ -54,7 +54,8 @@ class RankPairs:
         theirs = [pairs.needed(owner, peer) for peer in range(ranks) if peer != rank]
         leaving = [own_rows(found[owner[found] == rank]) for found in theirs]
         arrays = places, own_rows(pairs.vertices[places]), rows, np.concatenate([np.zeros(0, np.int64), *leaving])
-        return cls(*(torch.from_numpy(array).to(device) for array in arrays), len(pairs.vertices), pairs.validation)
+        first, own, partner_rows, sent = (torch.from_numpy(array).to(device) for array in arrays)
+        return cls(first, own, partner_rows, sent, len(pairs.vertices), pairs.validation)
 
     def functions(self) -> Functions:
         return {**carried_out(ScorePairs, self.scores), **carried_out(AreaUnderCurve, self.area)}

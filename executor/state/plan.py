@@ -54,8 +54,8 @@ class RunPlan:
     @property
     def metric(self) -> Metric:
         """What evaluations measure."""
-        batching = self.policies.get("batching")
-        if isinstance(batching, BatchingTraits) and batching.negatives_drawn:
+        batching = cast("BatchingTraits | None", self.policies.get("batching"))
+        if batching is not None and batching.negatives_drawn:
             return "area_under_curve"
         return "micro_f1" if self.multilabel else "accuracy"
 

@@ -126,7 +126,7 @@ def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition"
 
 
 def unsupervised_plan(experiment: Experiment, graph: "Graph", plan: SamplingPlan) -> SamplingPlan:
-    """Return the plan of unsupervised training with the pairs by which it is evaluated, if it is.
+    """Return the plan of unsupervised training with the pairs by which it is evaluated.
 
     Raises :class:`ConfigError` for a graph or options that it cannot train on."""
     batching, store = experiment.sampling, experiment.row_store
@@ -146,6 +146,11 @@ def unsupervised_plan(experiment: Experiment, graph: "Graph", plan: SamplingPlan
             "batching.unsupervised: got true with batching.structure = 'partitioned' on several hosts, expected "
             "'replicated': hosts do not yet draw the blocks of positives and negatives for one another"
         )
+    if experiment.model.hidden == ():
+        problems.append(
+            "model.hidden: got no width with batching.unsupervised, expected one: embeddings are as wide as the last "
+            "hidden layer"
+        )
     if store.learned_width:
         problems.append(
             "batching.unsupervised: got true with placement.sparse_embedding, expected false: vectors of vertices are "
@@ -153,8 +158,6 @@ def unsupervised_plan(experiment: Experiment, graph: "Graph", plan: SamplingPlan
         )
     if problems:
         raise ConfigError(problems)
-    if batching.evaluation == "none":
-        return plan
     masks = graph.validation_mask, graph.test_mask
     return replace(plan, compared=ComparedPairs.of(plan.csr, masks, plan.seed, plan.negatives))
 

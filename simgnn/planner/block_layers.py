@@ -34,7 +34,7 @@ from simgnn.planner.update import EVALUATION, add_labels, emit_evaluation
 from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.ops import ITEM_BYTES, Nature, Op, Transfer
-from simgnn.program.sizes import Scratch, Size, rows_of
+from simgnn.program.sizes import Column, Scratch, Size, rows_of
 from simgnn.sampling.draw.compared import ComparedSizes
 
 POINTER_BYTES, SOURCE_BYTES = 8, 4
@@ -197,10 +197,12 @@ def emit_inference(
     if compared is None:
         emit_evaluation(builder, model, names, stats)
     else:
-        _emit_comparison(builder, model, below, compared)
+        _emit_comparison(builder, model, rows, below, compared)
 
 
-def _emit_comparison(builder: ProgramBuilder, model: ModelSpec, own: str, compared: ComparedSizes) -> None:
+def _emit_comparison(
+    builder: ProgramBuilder, model: ModelSpec, rows: Column, own: str, compared: ComparedSizes
+) -> None:
     """Emit the area under the ROC curve over pairs of vertices. Rows of partners arrive from their owners, ranks score
     the pairs of their own vertices, the sum over ranks holds all scores, and every rank computes the area."""
     width, top, reads = model.classes, len(model.layers), [own]
@@ -210,7 +212,12 @@ def _emit_comparison(builder: ProgramBuilder, model: ModelSpec, own: str, compar
         add_route(builder, PARTNERS, compared.partners)
         reads.append(_sent_rows(builder, PARTNERS, own, width, top))
     builder.buffer(SCORES, 1, compared.entries, "float64", persistent=True)
-    scratch = Scratch(rows_of(entries, 2 * width * builder.item_bytes + ITEM_BYTES["int64"]))
+    # of each pair: the row of its partner, the product, its place and score; and all rows side by side
+    terms = rows_of(entries, 2 * width * builder.item_bytes + 2 * ITEM_BYTES["int64"])
+    if len(reads) > 1:
+        terms += rows_of(rows, width * builder.item_bytes) + rows_of(received(PARTNERS), width * builder.item_bytes)
+    builder.keep("places of compared rows", (entries, 2 * ITEM_BYTES["int64"]))
+    scratch = Scratch(terms)
     builder.compute(
         (EVALUATE,), f"{EVALUATING}score", OpKind.SELECT, reads, [SCORES],
         (builder.row_work("gather", entries, width),), ScorePairs, scratch=scratch, **fields,

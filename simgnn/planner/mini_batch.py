@@ -230,7 +230,8 @@ def mini_batches(
     width = stats.facts.feature_width + placement.learned_width
     facts = replace(stats.facts, feature_nonzeros=None, feature_width=width)
     if batches.pairs is not None:  # the last layer's rows are no scores of classes
-        facts = replace(facts, classes=experiment.model.hidden, multilabel=False)
+        hidden = experiment.model.hidden
+        facts = replace(facts, classes=hidden if isinstance(hidden, int) else hidden[-1], multilabel=False)
     stats = replace(stats, facts=facts)
     model, _ = plan_layers(experiment, stats.facts, stats.ranks, InputRows())
     resolved = {

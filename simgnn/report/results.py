@@ -169,6 +169,7 @@ def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
         ("halo rows from caches, between refreshes", _cached(result)),
         ("rows of other hosts that caches had", _hits(result)),
         ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
+        ("accuracy", UNMEASURED if result.accuracy_missing is None else "none: trained without labels"),
         (f"validation {metric_name(result)}", percent(validation)),
         (f"test {metric_name(result)}", percent(test)),
         ("program", result.program_digest[:16]),

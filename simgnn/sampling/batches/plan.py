@@ -104,6 +104,15 @@ class SamplingPlan:
             return min(len(mine) // self.size_of(w) for w, mine in enumerate(self.workers))
         return -(-len(self.workers[worker]) // self.size_of(worker))
 
+    @property
+    def unsupervised_settings(self) -> dict[str, Any]:
+        """What decides unsupervised training, as plain values by name; empty for training with labels."""
+        if self.compared is None:
+            return {"negatives": self.negatives} if self.negatives else {}
+        pairs, validation = (self.compared.vertices, self.compared.partners), self.compared.validation
+        digest = digest_of(["compared pairs"], pairs)
+        return {"negatives": self.negatives, "compared": digest, "validation": validation}
+
     def seeds_in(self, worker: int) -> NDArray[np.int64]:
         """Count the seed vertices of each batch of a worker in an epoch, int64 [batches]."""
         size = self.size_of(worker)
@@ -169,8 +178,7 @@ def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
         "seed": plan.seed,
         "columns": plan.csr.columns,
         "last": plan.last,
-        "negatives": plan.negatives,
-        "compared_validation": None if plan.compared is None else plan.compared.validation,
+        **plan.unsupervised_settings,
     }
 
     def make(writer: ArtifactWriter) -> dict[str, Any]:
@@ -204,9 +212,9 @@ def open_plan(path: Path) -> SamplingPlan:
     details = folder.details
     bounds, size = np.cumsum(folder.array("training"))[:-1], details["batch_size"]
     compared = None
-    if details["compared_validation"] is not None:
+    if "compared" in details:
         pairs = folder.array("compared_vertices"), folder.array("compared_partners")
-        compared = ComparedPairs(*pairs, int(details["compared_validation"]))
+        compared = ComparedPairs(*pairs, int(details["validation"]))
     return SamplingPlan(
         csr=CSR(folder.array("indptr"), folder.array("indices"), int(details["columns"])),
         owner=folder.array("owner"),
@@ -215,6 +223,6 @@ def open_plan(path: Path) -> SamplingPlan:
         batch_size=tuple(size) if isinstance(size, list) else int(size),
         seed=int(details["seed"]),
         last=details["last"],
-        negatives=int(details["negatives"]),
+        negatives=int(details.get("negatives", 0)),
         compared=compared,
     )

@@ -54,7 +54,7 @@ def settings_of(plan: SamplingPlan, source: str) -> dict[str, Any]:
         "fanouts": list(plan.fanouts),
         "training_vertices": plan.workers_digest,
         "last": plan.last,
-        **({"negatives": plan.negatives} if plan.negatives else {}),
+        **plan.unsupervised_settings,
     }
 
 

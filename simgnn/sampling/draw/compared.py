@@ -40,7 +40,8 @@ class ComparedPairs:
         """Return the vertices of other ranks whose rows a rank needs, ascending by owner, then by id."""
         found = np.unique(self.partners[self.of_rank(owner, rank)])
         found = found[(found != NONE) & (owner[found] != rank)]
-        return found[np.argsort(owner[found], kind="stable")]
+        ordered: NDArray[np.int64] = found[np.argsort(owner[found], kind="stable")]
+        return ordered
 
     def sizes(self, owner: NDArray[np.int32], ranks: int) -> "ComparedSizes":
         """Count entries of each rank, and the rows that ranks need of one another."""

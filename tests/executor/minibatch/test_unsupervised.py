@@ -5,6 +5,7 @@ and its gradient from autograd."""
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from executor.state.pairs import loss_of_pairs
 from executor.state.plan import RunPlan
 from simgnn.errors import ConfigError
 from simgnn.experiment.load import load_experiment
+from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.policy import METRICS, Metrics
 from simgnn.record.result import read_result
@@ -186,10 +188,6 @@ def test_an_empty_batch_has_no_loss() -> None:
 
 def _full(vertices: int = 24) -> Graph:
     """A small graph of which vertices 0 and 1, which are trained on, are adjacent to all others."""
-    from dataclasses import replace
-
-    from simgnn.graph.csr import CSR
-
     graph = small_graph(vertices, seed=4)
     rows = [set(graph.csr.indices[graph.csr.indptr[v] : graph.csr.indptr[v + 1]].tolist()) for v in range(vertices)]
     for hub in (0, 1):
@@ -210,6 +208,15 @@ def _full(vertices: int = 24) -> Graph:
 def test_seeds_without_non_neighbours_are_refused_and_counted(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"batching\.unsupervised: 2 of \d+ training vertices"):
         prepared_batches(_full(), tmp_path / "run", 1, 1, "distdgl", *UNSUPERVISED)
+
+
+def test_a_graph_without_training_vertices_is_refused(tmp_path: Path) -> None:
+    graph = small_graph()
+    assert graph.train_mask is not None
+    with pytest.raises(ConfigError, match="no training vertices"):
+        prepared_batches(
+            replace(graph, train_mask=np.zeros_like(graph.train_mask)), tmp_path / "run", 1, 1, "distdgl", *UNSUPERVISED
+        )
 
 
 def test_parts_of_the_structure_on_several_hosts_are_refused(tmp_path: Path) -> None:
