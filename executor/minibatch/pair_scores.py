@@ -74,7 +74,7 @@ class RankPairs:
         """Return metrics of train, validation and test vertices, float64 [1, 3 METRICS]; those of train are 0.
         ``correct / count`` is the area: the share of (positive, negative) in which the positive has the higher score,
         half of those in which both are equal."""
-        every = scores.view(self.count, -1)
+        every = scores.view(self.count, self.partners.shape[1])
         splits = every[: self.validation], every[self.validation :]
         found = [torch.zeros(METRICS, dtype=torch.float64, device=scores.device), *map(metrics_of, splits)]
         return (torch.cat(found).view(1, -1),)

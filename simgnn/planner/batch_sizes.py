@@ -117,15 +117,17 @@ def check_training_vertices(graph: "Graph") -> None:
 
 
 def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition") -> SamplingPlan:
-    """Plan which rank draws which batches of a graph with training vertices."""
+    """Plan which rank draws which batches of a graph with training vertices. Raises :class:`ConfigError` for a graph or
+    options that cannot be trained on without labels."""
     assert experiment.sampling is not None
     assert graph.train_mask is not None
     train = np.flatnonzero(graph.train_mask)
     hosts = np.array(experiment.rank_hosts(), np.int64)
-    return experiment.sampling.plan(graph.csr, train, partition, hosts, experiment.seed)
+    plan = experiment.sampling.plan(graph.csr, train, partition, hosts, experiment.seed)
+    return _unsupervised_plan(experiment, graph, plan) if plan.negatives else plan
 
 
-def unsupervised_plan(experiment: Experiment, graph: "Graph", plan: SamplingPlan) -> SamplingPlan:
+def _unsupervised_plan(experiment: Experiment, graph: "Graph", plan: SamplingPlan) -> SamplingPlan:
     """Return the plan of unsupervised training with the pairs by which it is evaluated.
 
     Raises :class:`ConfigError` for a graph or options that it cannot train on."""
@@ -194,8 +196,6 @@ def prepare_batches(
     assert store is not None
     check_training_vertices(graph)
     plan = sampling_plan(experiment, graph, partition.partition)
-    if plan.negatives:
-        plan = unsupervised_plan(experiment, graph, plan)
     epochs, hosts = experiment.train.epochs, np.array(experiment.rank_hosts(), np.int64)
     if batching.storage is not None:
         folder, named_by = Path(batching.storage), "batching.storage"

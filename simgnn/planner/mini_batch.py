@@ -255,7 +255,8 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     store.check_fits()
     staged = store.staged(communication)
     marks = 0 if batching.known_ahead or batches.parted is not None else schedule.drawing_threads
-    _lookups(builder, stats, batches, marks, not communication.sends_unasked, batching.evaluation == "exact")
+    evaluated = batching.evaluation == "exact" and (batches.compared is None or batches.compared.entries > 0)
+    _lookups(builder, stats, batches, marks, not communication.sends_unasked, evaluated)
     _training(builder, model, batches, train, placement.learned_width > 0)
     pushed = None
     if placement.learned_width:
@@ -274,7 +275,7 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     before = schedule.before_epoch(ends)
     if before:
         builder.templates[OPENING] = [*drawing, *after(staged, before), *training]
-    if batching.evaluation == "exact":
+    if evaluated:
         emit_inference(builder, model, stats, batches.compared)
         builder.templates[EVALUATE] = list(in_order(builder.templates[EVALUATE]))
     calendar = Calendar(STEP, first=FIRST if first else None, steps=batches.steps, opening=OPENING if before else None)

@@ -219,6 +219,17 @@ def test_a_graph_without_training_vertices_is_refused(tmp_path: Path) -> None:
         )
 
 
+def test_a_graph_without_vertices_to_compare_is_not_evaluated(tmp_path: Path) -> None:
+    graph = small_graph()
+    folder = prepared_batches(
+        replace(graph, validation_mask=None, test_mask=None), tmp_path / "run", 1, 1, "distdgl", *UNSUPERVISED[:-1]
+    )
+    assert "evaluate" not in RunPlan.open(folder).program.templates
+    (got,) = run_ranks(1, train_in_process, tmp_path / "ranks", [str(folder)], joined=False)
+    assert len(got[0]["losses"]) == EPOCHS
+    assert not got[0]["evaluations"]
+
+
 def test_parts_of_the_structure_on_several_hosts_are_refused(tmp_path: Path) -> None:
     settings = [*UNSUPERVISED, "batching.structure=partitioned"]
     with pytest.raises(ConfigError, match=r"batching\.unsupervised.*'replicated'"):
