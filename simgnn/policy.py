@@ -591,6 +591,11 @@ class BatchingTraits(Policy):
     known_ahead: ClassVar[bool] = False
 
     @property
+    def negatives_drawn(self) -> int:
+        """Negatives of each seed vertex in unsupervised training; 0: training with labels."""
+        return 0
+
+    @property
     def asks_hosts(self) -> bool:
         """Whether hosts hold a part of the structure each, and draw batches for one another."""
         return False

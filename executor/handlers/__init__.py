@@ -53,5 +53,7 @@ FORM_HANDLERS: Mapping[Form, Factory] = {
     Form.DROPOUT: training.dropout,
     Form.BATCH_DROPOUT: partial(training.dropout, batched=True),
     Form.RANK_MEANS: partial(training.loss, by_rank=True),
+    Form.PAIRS: training.pair_loss,
+    Form.RANK_MEANS_OF_PAIRS: partial(training.pair_loss, by_rank=True),
     Form.REMOTE_ROWS: partial(pairwise.fetch, remote=True),
 }

@@ -5,6 +5,7 @@ import torch
 from executor.kernels.dropout import drop_out
 from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext
+from executor.state.pairs import loss_of_pairs
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 from simgnn.sampling.draw.seeds import dropout_seed, layer_key
@@ -46,6 +47,31 @@ def loss(op: Op, template: Template, context: RankContext, by_rank: bool = False
         count(now).fill_(min(len(seeds), 1) if by_rank else len(seeds))
 
     return run_batch
+
+
+def pair_loss(op: Op, template: Template, context: RankContext, by_rank: bool = False) -> Handler:
+    """Compute the loss of unsupervised training from the last layer's rows, which the op reads first, and the places in
+    them of positives and negatives (int64 [b * (1 + n)]), which it reads second. It writes what :func:`loss` writes for
+    a mini-batch; ``by_rank``: as there."""
+    assert context.task is not None, "a program with a loss has a task"
+    assert context.task.negatives, "the sampling plan draws negatives"
+    task, width = context.task, 1 + context.task.negatives
+    read, read_pairs = (context.store.getter(access) for access in op.reads)
+    put_gradient, put_metrics = (context.store.setter(access) for access in op.writes[:2])
+    count = context.store.getter(op.writes[2])
+
+    def run(now: Now) -> None:
+        pairs = read_pairs(now).view(-1, width)
+        found = loss_of_pairs(read(now), pairs)
+        if by_rank:
+            found.gradient.div_(max(len(pairs), 1))
+        metrics = task.metrics_of(found.total)
+        put_gradient(now, found.gradient)
+        put_metrics(now, metrics)
+        context.note_loss(now, metrics)
+        count(now).fill_(min(len(pairs), 1) if by_rank else len(pairs))
+
+    return run
 
 
 def optimize(op: Op, template: Template, context: RankContext) -> Handler:

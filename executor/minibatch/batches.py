@@ -21,6 +21,7 @@ from simgnn.policy import PolicyContext
 from simgnn.sampling.batches.epoch_file import Part
 from simgnn.sampling.batches.plan import SamplingPlan, WorkerEpoch
 from simgnn.sampling.batches.presample import open_part, settings_of
+from simgnn.sampling.draw.branches import BranchSampler
 from simgnn.sampling.draw.parted import Asked, Drawn, HostStructure, Requester
 from simgnn.sampling.draw.sampler import Batch, Sampler
 from simgnn.sampling.draw.seeds import batch_seed
@@ -33,9 +34,9 @@ class SampledBatches:
 
     def __init__(self, plan: SamplingPlan, worker: int, lanes: int = 1) -> None:
         self._plan, self._worker = plan, worker
-        self._samplers: SimpleQueue[Sampler] = SimpleQueue()
+        self._samplers: SimpleQueue[Sampler | BranchSampler] = SimpleQueue()
         for _ in range(lanes):
-            self._samplers.put(Sampler(plan.csr, plan.fanouts))
+            self._samplers.put(plan.sampler())
         self._turns = {0: plan.epoch(worker, 0)}
 
     def batch(self, epoch: int, number: int) -> Batch:
@@ -87,7 +88,8 @@ class DrawnBatches:
         return carried_out(DrawBatch, self.draw)
 
     def draw(self, context: PolicyContext) -> tuple[Value, ...]:
-        """Draw a batch: (vertices int64 [m], positions int64 [b] of the seeds among the worker's training vertices, and
+        """Draw a batch: (vertices int64 [m], positions int64 [b] of the seeds among the worker's training vertices, or
+        in unsupervised training :attr:`Batch.pairs`, flat; and
         for each hop the block: indptr int32 [n + 1], sources int32 [edges]). Raises :class:`BackendError` for a batch
         of other sizes than planned."""
         planned = self._planned[:, context.epoch, context.step]
@@ -106,7 +108,7 @@ def batch_values(
             f"batch {context.step + 1} of epoch {context.epoch + 1} has {batch.sizes.tolist()} rows after its hops, "
             f"the program was planned for {planned.tolist()}: prepare the run again"
         )
-    places = np.searchsorted(seeds, batch.seeds)
+    places = np.searchsorted(seeds, batch.seeds) if batch.pairs is None else batch.pairs.reshape(-1).astype(np.int64)
     blocks = [(_tensor(block.indptr, np.int32), _tensor(block.sources, np.int32)) for block in batch.blocks]
     return (_tensor(batch.vertices, np.int64), torch.from_numpy(places), *blocks)
 

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from executor.minibatch.pair_scores import RankPairs
 from executor.state.buffers import Value
 from executor.state.context import LocalRoute
 from executor.state.plan import RunPlan
 from executor.state.routes import local_routes, packed_routes
 from executor.state.task import Task, split_rows
 from executor.store.features import FeatureStore, Places
-from simgnn.emit.batches.names import FEATURES, OWN_BLOCK
+from simgnn.emit.batches.names import FEATURES, OWN_BLOCK, PARTNERS
 from simgnn.emit.batches.on_rank import Functions, TakeOwnRows, carried_out
 from simgnn.partition.local.shards import ShardArtifact
 from simgnn.policy import PolicyContext
@@ -73,8 +74,14 @@ def load_seed_task(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore, d
     the input rows), and its own vertices if the program evaluates them. Every rank calls it."""
     features, rank = store.table(FEATURES), store.places.rank
     width, dtype = _label_rows(plan)
-    store.share(LABELS, width, dtype, lambda: host_labels(plan, store.places.host))
     mine = sampling.workers[rank]
+    if sampling.negatives:
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        return Task(
+            features, none, (none, none, none), sampling.trained, plan.classes, False, negatives=sampling.negatives
+        )
+
+    store.share(LABELS, width, dtype, lambda: host_labels(plan, store.places.host))
 
     def labels(rows: torch.Tensor) -> torch.Tensor:
         return rows.to(device, features.dtype) if plan.multilabel else rows.view(-1).to(device, torch.int64)
@@ -119,7 +126,7 @@ class Evaluation:
     functions: Functions = field(default_factory=dict)
 
 
-def load_evaluation(plan: RunPlan, places: Places, device: torch.device) -> Evaluation:
+def load_evaluation(plan: RunPlan, places: Places, device: torch.device, sampling: SamplingPlan) -> Evaluation:
     """Load the part of the graph that evaluations need, if the program has any. Raises
     :class:`~simgnn.errors.BackendError` if the partition is not the program's."""
     program, rank = plan.program, places.rank
@@ -129,10 +136,16 @@ def load_evaluation(plan: RunPlan, places: Places, device: torch.device) -> Eval
     rows = torch.from_numpy(np.searchsorted(places.maps.core(places.host), local.vertices))
     # edges as layers take a sampled block: (indptr int64 [n + 1], sources [edges])
     block = np.array(local.csr.indptr, dtype=np.int64), np.array(local.csr.indices)
+    routes, functions = local_routes(program, local, device), own_rows(rows, device)
+    if sampling.compared is not None:
+        compared = RankPairs.of(sampling.compared, np.asarray(sampling.owner), plan.artifact.owned(rank), rank, device)
+        functions = {**functions, **compared.functions()}
+        if PARTNERS in routes:
+            routes[PARTNERS] = replace(routes[PARTNERS], gather=compared.leaving)
     return Evaluation(
-        routes=local_routes(program, local, device),
+        routes=routes,
         constants={OWN_BLOCK: tuple(torch.from_numpy(part).to(device) for part in block)},
-        functions=own_rows(rows, device),
+        functions=functions,
     )
 
 

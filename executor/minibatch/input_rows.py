@@ -37,17 +37,18 @@ Rows = torch.Tensor
 
 
 class FoundOrigins:
-    """Computes the source of each row from its owner, without a cache. ``rows`` [V]: row of each vertex on its host."""
+    """Computes the source of each row from its owner, without a cache. ``rows`` [V]: row of each vertex on its host.
+    ``distinct``: no vertex is several rows of a batch."""
 
-    def __init__(self, sources: Sources, rows: IndexArray) -> None:
-        self._sources, self._rows = sources, rows
+    def __init__(self, sources: Sources, rows: IndexArray, distinct: bool = True) -> None:
+        self._sources, self._rows, self._distinct = sources, rows, distinct
         self._found: tuple[tuple[int, int], Gather] | None = None
 
     def of(self, epoch: int, step: int, vertices: Rows) -> Gather:
         """Return the source of each input row of one batch, for ``vertices`` int64 [m]."""
         turn, found = (epoch, step), self._found
         if found is None or found[0] != turn:  # two ops of a turn ask, one after the other
-            found = self._found = turn, gather(vertices.numpy(), self._sources, None, 0, self._rows)
+            found = self._found = turn, gather(vertices.numpy(), self._sources, None, 0, self._rows, self._distinct)
         return found[1]
 
 
@@ -106,6 +107,9 @@ class StagedRows:
         self._note(context, LOCAL, move_rows(features, origin.local_rows, staged, origin.local))
         if pulled is not None:
             self._note(context, PULLED, move_rows(pulled, None, staged, origin.pulls))
+            if origin.repeats is not None and origin.repeated is not None:
+                # of rows that are in the host's memory by now
+                self._note(context, LOCAL, move_rows(pulled, origin.repeated, staged, origin.repeats))
         return (staged,)
 
     def remote(self, context: PolicyContext, vertices: Rows) -> tuple[Rows, Rows]:

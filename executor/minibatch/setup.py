@@ -79,7 +79,9 @@ def _context(
     network = SampledNetwork(plan.layers, plan.seed, dtype, device)
     optimizer = FlatOptimizer(network.layers, plan.train, counted=True)
     assert optimizer.count is not None
-    constants: dict[str, Value] = {FEATURES: task.features, "labels": task.labels, SEED_COUNT: optimizer.count}
+    constants: dict[str, Value] = {FEATURES: task.features, SEED_COUNT: optimizer.count}
+    if not sampling.negatives:
+        constants["labels"] = task.labels
     sizes = np.stack([program.sizes.columns[rows_after(hop).name][rank] for hop in range(len(sampling.fanouts) + 1)])
     drawn: DrawnBatches | PartedBatches
     if source is None:
@@ -95,9 +97,10 @@ def _context(
         drawn = PartedBatches(structure, store.places.serving, rank, sampling, sizes)
     else:
         drawn = DrawnBatches(source, sampling.workers[rank], sizes)
-    evaluation = load_evaluation(plan, store.places, device)
+    evaluation = load_evaluation(plan, store.places, device, sampling)
+    constants |= evaluation.constants
     if task.evaluated is not None:
-        constants |= {OWN_LABELS: task.evaluated.labels, **evaluation.constants}
+        constants[OWN_LABELS] = task.evaluated.labels
     buffers = BufferStore(program, rank, device, {**constants, **learned_values(plan.layers, optimizer)})
     served = program.buffers.get(SERVED_ROWS)
     leaving = buffers.room(SERVED_ROWS) if served is not None and served.lasting else None
@@ -160,7 +163,8 @@ def _staged_rows(
         keeps = any(op.action == KeepHotRows.label for _, op in program.ops)
         return ScheduledRows(fetches, rank, staging, keeps)
     sources = Sources.of_worker(sampling.owner, hosts, rank)
-    return StagedRows(FoundOrigins(sources, rows_on_hosts(np.asarray(sampling.owner), hosts)), staging)
+    origins = FoundOrigins(sources, rows_on_hosts(np.asarray(sampling.owner), hosts), not sampling.negatives)
+    return StagedRows(origins, staging)
 
 
 def warm_up_batches(

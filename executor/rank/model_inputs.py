@@ -34,6 +34,7 @@ def model_facts(plan: RunPlan) -> dict[str, Any]:
         "classes": plan.classes,
         "multilabel": plan.multilabel,
         "class_names": list(plan.class_names),
+        "embeds": plan.metric == "area_under_curve",
         "dtype": plan.train["dtype"],
         "inputs": inputs,
     }

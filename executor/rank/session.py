@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,15 @@ from simgnn.program.program import steps_that_write
 from simgnn.record.early_stop import Patience, regular
 from simgnn.record.logs import check_log
 from simgnn.record.memory import over_budget, result_fields
-from simgnn.record.result import EarlyStop
+from simgnn.record.result import EarlyStop, Metric
 from simgnn.record.rundir import RunDirectory
 from simgnn.record.summary import payload_epochs
 
+IN_PROGRESS: Mapping[Metric, str] = {
+    "accuracy": "validation",
+    "micro_f1": "validation micro-F1",
+    "area_under_curve": "validation area under the curve",
+}
 PROGRESS_S = 1.0
 FILLED_LATE = (
     "the caches of epoch {} were filled when the run was resumed for more epochs: bytes and counts of rows hold that, "
@@ -112,7 +118,7 @@ class Session:
         warm_up_for(plan, self.world.device)
         warm_up_writer()
         wake_groups(groups)
-        sinks = sinks_of(RunDirectory(plan.root), plan.multilabel, log) if self.world.rank == 0 else []
+        sinks = sinks_of(RunDirectory(plan.root), plan.metric, log) if self.world.rank == 0 else []
         # the main thread runs one of the streams
         self._workers = Workers(max(0, sum(stream.servers for stream in plan.program.streams.values()) - 1))
         self.memory = PeakMemory.begin(
@@ -315,7 +321,7 @@ class Session:
         text = f"epoch {done}/{self.plan.epochs}: loss {self.history.losses[done - 1]:.4f}"
         evaluated = self.history.accuracy()
         if evaluated and evaluated[-1].validation is not None:
-            metric = "validation micro-F1" if self.plan.multilabel else "validation"
+            metric = IN_PROGRESS[self.plan.metric]
             text += f", {metric} {evaluated[-1].validation:.4f}"
         print(text, flush=True)
 

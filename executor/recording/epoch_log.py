@@ -40,7 +40,7 @@ class Sink(Protocol):
 
 class LossFile:
     """``losses.csv``: a line for each epoch; empty values where it was not evaluated. ``metric``: what evaluations
-    compute, ``accuracy`` or ``micro_f1``."""
+    compute, a :data:`~simgnn.record.result.Metric`."""
 
     def __init__(self, path: Path, metric: str) -> None:
         self.path = path

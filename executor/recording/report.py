@@ -23,7 +23,7 @@ from simgnn.record.activity import decisions_in
 from simgnn.record.batches import batch_table, batches_that_differ, draws_batches, input_rows
 from simgnn.record.energy import sum_of
 from simgnn.record.epoch_kinds import Alike, kinds_among, typical_s
-from simgnn.record.result import EarlyStop, EvaluationCost, Result, environment, versions, write_result
+from simgnn.record.result import NO_ACCURACY, EarlyStop, EvaluationCost, Result, environment, versions, write_result
 from simgnn.record.rundir import TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, ops_table, write_table
 from simgnn.record.stages import StageTimes, stage_times
 from simgnn.record.summary import (
@@ -146,10 +146,10 @@ def write_report(
         halo_rows=halo_rows(program),
         input_rows=None if batches is None else input_rows(batches),
         loss=loss or None,
-        accuracy=None if history is None else history.accuracy(),
+        **_evaluations(plan, history),
         evaluation=_evaluation_cost(plan, trace) if whole else None,
         early_stop=ended,
-        accuracy_metric="micro_f1" if plan.multilabel else "accuracy",
+        accuracy_metric=plan.metric,
         synthetic=list(plan.synthetic),
         dropped_edges=plan.dropped_edges,
         notes=[*plan.notes, *notes, *elsewhere],
@@ -157,6 +157,14 @@ def write_report(
     write_result(result, run.result)
     seal_folder(run.root, run.recorded)
     return result
+
+
+def _evaluations(plan: RunPlan, history: History | None) -> dict[str, Any]:
+    """Return the fields of a result that tell its evaluations."""
+    found = None if history is None else history.accuracy()
+    if plan.metric == "area_under_curve":
+        return {"area_under_curve": found, "accuracy_missing": NO_ACCURACY}
+    return {"accuracy": found}
 
 
 def _stage_times(program: Program, columns: Columns, epoch_s: Sequence[float]) -> StageTimes | None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from simgnn.errors import BackendError, ConfigError
 from simgnn.model.spec import LayerSpec
-from simgnn.policy import Policy
+from simgnn.policy import BatchingTraits, Policy
 from simgnn.program.dispatch import Picks
 from simgnn.program.program import Program
 from simgnn.program.storage import load_program, program_digest
 from simgnn.record.plan import BatchesTable, read_plan
-from simgnn.record.result import DroppedEdges, check_unfinished
+from simgnn.record.result import DroppedEdges, Metric, check_unfinished
 from simgnn.record.rundir import RunDirectory
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ class RunPlan:
     device_bytes: int = 0
     dropped_edges: DroppedEdges | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def metric(self) -> Metric:
+        """What evaluations measure."""
+        batching = cast("BatchingTraits | None", self.policies.get("batching"))
+        if batching is not None and batching.negatives_drawn:
+            return "area_under_curve"
+        return "micro_f1" if self.multilabel else "accuracy"
 
     @classmethod
     def open(cls, root: Path) -> "RunPlan":

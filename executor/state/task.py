@@ -22,7 +22,8 @@ class Task:
     ``features`` [n, F_0] dense or sparse CSR; in a mini-batch run those of the rank's host. ``feature_mean`` [F_0]:
     what was subtracted from sparse features, whose last column says so (None: nothing). ``labels`` int64 [n], or in the
     rows' dtype [n, classes] when multi-label. ``rows``: int64 positions of train, validation and test rows.
-    ``train_total``: training rows of all ranks.
+    ``train_total``: training rows of all ranks. ``negatives``: of each seed in unsupervised training, which reads no
+    labels.
     """
 
     features: torch.Tensor
@@ -33,6 +34,7 @@ class Task:
     multilabel: bool
     evaluated: "Task | None" = None
     feature_mean: torch.Tensor | None = None
+    negatives: int = 0
 
     @property
     def divisor(self) -> float:
@@ -56,6 +58,14 @@ class Task:
         labels = self.labels.index_select(0, seeds)
         gradient = self._gradient(scores, labels)
         return gradient.div_(self.classes) if self.multilabel else gradient, self._counts(scores, labels)
+
+    def metrics_of(self, total: torch.Tensor) -> torch.Tensor:
+        """Return the metrics of an unsupervised mini-batch, float64 [METRICS]; ``total``: the sum of its losses. No row
+        is right or wrong."""
+        total = total.double()
+        none, nonfinite = torch.zeros_like(total), (~torch.isfinite(total)).double()
+        packed: torch.Tensor = Metrics.packed(loss=total / self.divisor, correct=none, count=none, nonfinite=nonfinite)
+        return packed
 
     def evaluate(self, scores: torch.Tensor) -> torch.Tensor:
         """Metrics of the train, validation and test rows, float64 [3 METRICS]."""

@@ -44,6 +44,8 @@ def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own:
     accuracy = ""
     if kept.validation is not None:
         metric = "micro-F1" if described.multilabel else "accuracy"
+        if described.embeds:
+            metric = "area under the ROC curve"
         accuracy = f" (validation {metric} {kept.validation:.4f})"
     classes = "scores > 0" if described.multilabel else "scores.argmax(dim=1)"
     features = "stand_in_features(data.num_nodes)" if inputs.stand_in else "data.x"
@@ -52,13 +54,16 @@ def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own:
     needs = " and ".join(filter(None, (", ".join(packages[:-1]), packages[-1])))
     files = f"{name}.pt" + (f" and {name}_layers.py" if own else "")
     meaning = "one score a class; a vertex has those above 0" if described.multilabel else "one score a class"
+    output = "Embeddings" if described.embeds else "Scores"
+    if described.embeds:
+        meaning = "trained without labels: the product of two rows is high for vertices that are neighbours"
     paragraphs = [
         f"{kind} with {len(specs)} layer{'s' if len(specs) > 1 else ''}, widths {widths}, trained by simgnn.",
         f"The weights are those after epoch {kept.epoch}{accuracy}. Keep {files} beside this file.",
         None,
         f"``data`` is a torch_geometric.data.Data or any object with x [vertices, {inputs.feature_width}] and "
         "edge_index [2, edges], whose first row holds the sources of edges and whose second row their targets"
-        f"{', and edge_weight [edges]' if described.weighted else ''}. Scores are {dtype} "
+        f"{', and edge_weight [edges]' if described.weighted else ''}. {output} are {dtype} "
         f"[vertices, {described.classes}], {meaning}.",
         "The classes have names: class k is CLASS_NAMES[k] of this module." if described.class_names else "",
         " ".join(_repeated(described)),
@@ -66,8 +71,8 @@ def _docstring(described: ModelFile, kept: Kept, target: Target, name: str, own:
         f"It needs {needs}, and nothing of simgnn.",
     ]
     edges = "data.edge_index, data.edge_weight" if described.weighted else "data.edge_index"
-    example = f"from {name} import {imported}\n\nmodel = load()\nscores = model({features}, {edges})"
-    example += f"\nclasses = {classes}"
+    example = f"from {name} import {imported}\n\nmodel = load()\n{output.lower()} = model({features}, {edges})"
+    example += "" if described.embeds else f"\nclasses = {classes}"
     texts = [indent(example, "    ") if text is None else fill(text, WIDTH) for text in paragraphs if text != ""]
     return '"""' + "\n\n".join(texts) + '\n"""\n'
 
@@ -148,9 +153,10 @@ def own_layers() -> ModuleType:
 def _model(described: ModelFile, layers: LayerText, own: bool) -> str:
     inputs, single, weighted = described.inputs, described.dtype == "float32", described.weighted
     edges = ", edge_index [2, edges], edge_weight [edges]" if weighted else " and edge_index [2, edges]"
+    output = "Embeddings" if described.embeds else "Scores"
     lines = [
         "class Model(nn.Module):",
-        f'    """Scores [vertices, {described.classes}] of all vertices, from x [vertices, {inputs.feature_width}]'
+        f'    """{output} [vertices, {described.classes}] of all vertices, from x [vertices, {inputs.feature_width}]'
         f'{edges}."""',
         "",
         "    def __init__(self) -> None:",

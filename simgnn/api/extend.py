@@ -86,7 +86,7 @@ def _check_patience(result: Result, train: TrainSection) -> None:
     """Raise :class:`ConfigError` where training that goes on would end at once, by what it reached before."""
     early = result.early_stop
     if early is None and train.epochs > len(result.epoch_s):
-        early = Patience(train.patience, train.eval_every).over(result.accuracy or ())
+        early = Patience(train.patience, train.eval_every).over(result.accuracy or result.area_under_curve or ())
     if early is not None and 0 < train.patience <= early.evaluations:
         told = early.reason() if result.early_stop is not None else f"training would not go on: {early.since()}"
         raise ConfigError(

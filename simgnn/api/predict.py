@@ -34,11 +34,13 @@ from simgnn.record.energy import sum_of
 from simgnn.record.epoch_kinds import kinds_of, typical
 from simgnn.record.memory import budget_peak
 from simgnn.record.result import (
+    NO_ACCURACY,
     STATED_DECISIONS,
     WEIGHTED_SUMS,
     DroppedEdges,
     EvaluationCost,
     JitterCorrection,
+    Metric,
     RankTimes,
     Result,
     environment,
@@ -371,7 +373,8 @@ def _result(
         resident_memory_bytes=memory.reserved.tolist() if memory.reserved is not None and memory.gpu.all() else None,
         halo_rows=halo_rows(program),
         input_rows=None if batches is None else input_rows(batches),
-        accuracy_metric="micro_f1" if facts.multilabel else "accuracy",
+        accuracy_metric=_metric(experiment, facts.multilabel),
+        accuracy_missing=NO_ACCURACY if experiment.batching.negatives_drawn else None,
         time_to_accuracy=timed or None,
         extrapolated=[*prepared.estimated, *simulation.extrapolated],
         assumed=[
@@ -477,3 +480,10 @@ def _interval_confidence(spread: Spread) -> str:
         f"90 %, log-normal; spread known for {100 * spread.covered:.0f} % of the time; misses of one curve fully "
         f"correlated, curves independent, one drift for all; coverage not validated here{jitter}"
     )
+
+
+def _metric(experiment: Experiment, multilabel: bool) -> Metric:
+    """Return what evaluations of a run would measure."""
+    if experiment.batching.negatives_drawn:
+        return "area_under_curve"
+    return "micro_f1" if multilabel else "accuracy"

@@ -30,7 +30,7 @@ from simgnn.planner.prepare import Prepared, obtain_partition, read_graph
 from simgnn.progress import Progress
 from simgnn.record.plan import read_plan
 from simgnn.record.rundir import RunDirectory, write_table
-from simgnn.record.scores import accuracies, scores_table
+from simgnn.record.scores import accuracies, embeddings_table, scores_table
 from simgnn.record.trained import (
     FEATURE_MEAN,
     VERTEX_VECTORS,
@@ -83,7 +83,8 @@ def export_run(run: Path, target: str, which: Which, out: Path, force: bool, tel
 
 @dataclass(frozen=True)
 class Inferred:
-    """What :func:`infer_run` wrote. ``accuracy``: by split, None without labels of these classes."""
+    """What :func:`infer_run` wrote. ``accuracy``: by split, None without labels of these classes.
+    ``embeds``: the file holds embeddings, of a model that was trained without labels."""
 
     out: Path
     graph: str
@@ -91,6 +92,7 @@ class Inferred:
     epoch: int
     metric: str
     accuracy: Mapping[str, float | None] | None
+    embeds: bool = False
 
 
 def infer_run(
@@ -137,14 +139,19 @@ def infer_run(
         vertices = np.arange(graph.vertices, dtype=np.int64) if graph.vertex_ids is None else graph.vertex_ids
         made = Path(folder) / out.name
         names = graph.class_names if source is None else described.class_names
-        write_table(scores_table(scores, described.multilabel, vertices, names), made)
+        if described.embeds:
+            write_table(embeddings_table(scores, vertices), made)
+        else:
+            write_table(scores_table(scores, described.multilabel, vertices, names), made)
         os.replace(made, out)
     alike = (graph.classes, graph.multilabel) == (described.classes, described.multilabel)
     # a graph whose labels are other words numbers its classes otherwise
     alike = alike and (source is None or graph.class_names == described.class_names)
     found = accuracies(scores, graph) if alike and graph.labels is not None else None
+    if described.embeds:
+        found = None  # no column is a class
     metric = "micro-F1" if described.multilabel else "accuracy"
-    return Inferred(out, graph.name, graph.vertices, trained.kept.epoch, metric, found)
+    return Inferred(out, graph.name, graph.vertices, trained.kept.epoch, metric, found, described.embeds)
 
 
 def _graph_table(stated: Mapping[str, Any], source: str | None, overrides: Sequence[str]) -> dict[str, Any]:

@@ -22,6 +22,9 @@ from simgnn.sampling.batches.estimate import distinct_rows, estimated_sizes
 from simgnn.sampling.batches.plan import PLAN, SamplingPlan, save_plan
 from simgnn.sampling.batches.presample import presample, settings_of
 from simgnn.sampling.batches.sizes import BatchSizes, PartedSizes
+from simgnn.sampling.draw.branches import BRANCHES
+from simgnn.sampling.draw.compared import ComparedPairs
+from simgnn.sampling.draw.pairs import without_negatives
 from simgnn.sampling.draw.parted import structure_bytes
 from simgnn.sampling.fetches.fetch_plan import FetchPlan, plan_fetches
 from simgnn.sampling.fetches.measured_sizes import batch_sizes, distinct_remote_rows, sample_requests
@@ -90,6 +93,11 @@ def estimate_batches(experiment: Experiment, stats: PartitionStats) -> tuple[Row
             f"batching.storage: got '{batching.storage}' with a statistics file, expected none: batches are estimated, "
             "not drawn"
         )
+    if batching.negatives_drawn:
+        raise ConfigError(
+            "batching.unsupervised: got true with a statistics file, expected false: positives and negatives are drawn "
+            "from edges, of which the file has none; load the graph (graph.source)"
+        )
     training = batching.training_of(stats)
     size, fanouts = batching.sizes_of(stats.ranks), batching.fanouts
     placement = placement.resolved(lambda: distinct_rows(stats, training, size, fanouts))
@@ -109,12 +117,51 @@ def check_training_vertices(graph: "Graph") -> None:
 
 
 def sampling_plan(experiment: Experiment, graph: "Graph", partition: "Partition") -> SamplingPlan:
-    """Plan which rank draws which batches of a graph with training vertices."""
+    """Plan which rank draws which batches of a graph with training vertices. Raises :class:`ConfigError` for a graph or
+    options that cannot be trained on without labels."""
     assert experiment.sampling is not None
     assert graph.train_mask is not None
     train = np.flatnonzero(graph.train_mask)
     hosts = np.array(experiment.rank_hosts(), np.int64)
-    return experiment.sampling.plan(graph.csr, train, partition, hosts, experiment.seed)
+    plan = experiment.sampling.plan(graph.csr, train, partition, hosts, experiment.seed)
+    return _unsupervised_plan(experiment, graph, plan) if plan.negatives else plan
+
+
+def _unsupervised_plan(experiment: Experiment, graph: "Graph", plan: SamplingPlan) -> SamplingPlan:
+    """Return the plan of unsupervised training with the pairs by which it is evaluated.
+
+    Raises :class:`ConfigError` for a graph or options that it cannot train on."""
+    batching, store = experiment.sampling, experiment.row_store
+    assert batching is not None
+    assert store is not None
+    problems = []
+    if lacking := sum(without_negatives(plan.csr, workers) for workers in plan.workers):
+        problems.append(
+            f"batching.unsupervised: {lacking:,} of {sum(map(len, plan.workers)):,} training vertices of graph "
+            f"'{graph.name}' are adjacent to all others, so that they have no negatives; expected a non-neighbour of "
+            "each: take them out of the training mask, or train with labels"
+        )
+    if plan.csr.rows >= 2**32:
+        problems.append(f"batching.unsupervised: got {plan.csr.rows:,} vertices, expected fewer than 2^32")
+    if batching.asks_hosts and any(experiment.rank_hosts()):
+        problems.append(
+            "batching.unsupervised: got true with batching.structure = 'partitioned' on several hosts, expected "
+            "'replicated': hosts do not yet draw the blocks of positives and negatives for one another"
+        )
+    if experiment.model.hidden == ():
+        problems.append(
+            "model.hidden: got no width with batching.unsupervised, expected one: embeddings are as wide as the last "
+            "hidden layer"
+        )
+    if store.learned_width:
+        problems.append(
+            "batching.unsupervised: got true with placement.sparse_embedding, expected false: vectors of vertices are "
+            "learned from labels only"
+        )
+    if problems:
+        raise ConfigError(problems)
+    masks = graph.validation_mask, graph.test_mask
+    return replace(plan, compared=ComparedPairs.of(plan.csr, masks, plan.seed, plan.negatives))
 
 
 def check_batch_memory(plan: SamplingPlan, epochs: int, asks_hosts: bool) -> None:
@@ -123,6 +170,9 @@ def check_batch_memory(plan: SamplingPlan, epochs: int, asks_hosts: bool) -> Non
     vertices, edges, hops = plan.csr.rows, plan.csr.edges, len(plan.fanouts)
     size = max(np.ravel(plan.batch_size))
     frontier, batch_bytes = min(int(size), vertices), (hops + 1) * vertices // 4
+    if plan.negatives:  # three branches; the third starts from all negatives
+        frontier = min((2 + plan.negatives) * int(size), BRANCHES * vertices)
+        vertices, edges = BRANCHES * vertices, BRANCHES * edges
     for fanout in plan.fanouts:
         drawn = edges if fanout < 0 else min(edges, frontier * fanout)
         frontier = min(vertices, frontier + drawn)
@@ -169,6 +219,8 @@ def prepare_batches(
         requests = sample_requests(plan, folder, hosts, epochs)
         held = structure_bytes(plan.csr, plan.owner, Serving(experiment.rank_hosts()))[hosts]
         sizes = replace(sizes, parted=PartedSizes(requests, held))
+    if plan.compared is not None:
+        sizes = replace(sizes, compared=plan.compared.sizes(np.asarray(plan.owner), plan.ranks))
     return PreparedBatches(
         plan=plan,
         source=partition.digest,

@@ -5,6 +5,7 @@ hop L - l + 1, from the rows after that hop to those before. Source: the common 
 (docs/systems/mini-batches.md)."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from simgnn.emit.batches.names import (
     BATCHES,
@@ -14,11 +15,13 @@ from simgnn.emit.batches.names import (
     INPUTS,
     OWN_BLOCK,
     OWN_LABELS,
+    PARTNERS,
+    SCORES,
     block,
     edges_of,
     rows_after,
 )
-from simgnn.emit.batches.on_rank import JoinRows, TakeOwnRows
+from simgnn.emit.batches.on_rank import AreaUnderCurve, JoinRows, ScorePairs, TakeOwnRows
 from simgnn.emit.batches.staging import add_route, received, sent
 from simgnn.emit.builder import ProgramBuilder, accesses
 from simgnn.emit.names import Names
@@ -30,8 +33,9 @@ from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.update import EVALUATION, add_labels, emit_evaluation
 from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import Form, OpKind, Segment
-from simgnn.program.ops import Nature, Op, Transfer
-from simgnn.program.sizes import Scratch, Size
+from simgnn.program.ops import ITEM_BYTES, Nature, Op, Transfer
+from simgnn.program.sizes import Column, Scratch, Size, rows_of
+from simgnn.sampling.draw.compared import ComparedSizes
 
 POINTER_BYTES, SOURCE_BYTES = 8, 4
 
@@ -149,12 +153,15 @@ class BlockLayer:
         )  # fmt: skip
 
 
-def emit_inference(builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats) -> None:
+def emit_inference(
+    builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, compared: ComparedSizes | None = None
+) -> None:
     """Emit the evaluation of a model that is trained on mini-batches, each op after the one that it waits for.
 
     Rows of remote in-neighbours arrive from their owners, then a layer reads all in-edges of the rank's own vertices as
     in a sampled block: exact, and nothing is drawn. Our decision: the papers of DistDGL and RapidGNN do not say how
-    accuracies were obtained. It needs memory for the rows of two layers, of own vertices and their in-neighbours."""
+    accuracies were obtained. It needs memory for the rows of two layers, of own vertices and their in-neighbours.
+    ``compared``: of unsupervised training; the rows of the last layer are compared in pairs."""
     rows = builder.column(f"{EVALUATING}rows", stats.rows)
     names = Names(
         rows=rows,
@@ -173,7 +180,8 @@ def emit_inference(builder: ProgramBuilder, model: ModelSpec, stats: PartitionSt
         add_route(builder, HALO, stats.halo)
     nbytes = builder.column(f"{OWN_BLOCK}/bytes", POINTER_BYTES * (stats.rows + 1) + SOURCE_BYTES * stats.edges)
     builder.buffer(OWN_BLOCK, nbytes, 1, "uint8", persistent=True)
-    add_labels(builder, OWN_LABELS, rows, stats.facts)
+    if compared is None:
+        add_labels(builder, OWN_LABELS, rows, stats.facts)
     builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
     width = model.layers[0].width_in
     below = builder.buffer(f"{EVALUATING}own", rows, width)
@@ -186,28 +194,71 @@ def emit_inference(builder: ProgramBuilder, model: ModelSpec, stats: PartitionSt
     for layer in model.layers:
         source = _with_halo(builder, names, layer, below) if exchanges else below
         below = BlockLayer(builder, model, layer, Place(names, OWN_BLOCK, source)).forward()
-    emit_evaluation(builder, model, names, stats)
+    if compared is None:
+        emit_evaluation(builder, model, names, stats)
+    else:
+        _emit_comparison(builder, model, rows, below, compared)
+
+
+def _emit_comparison(
+    builder: ProgramBuilder, model: ModelSpec, rows: Column, own: str, compared: ComparedSizes
+) -> None:
+    """Emit the area under the ROC curve over pairs of vertices. Rows of partners arrive from their owners, ranks score
+    the pairs of their own vertices, the sum over ranks holds all scores, and every rank computes the area."""
+    width, top, reads = model.classes, len(model.layers), [own]
+    entries = builder.column(f"{EVALUATING}pairs", compared.by_rank)
+    fields: dict[str, Any] = {"layer": top, "phase": "evaluate", "module": BATCHES, "category": "update"}
+    if len(compared.partners.source):
+        add_route(builder, PARTNERS, compared.partners)
+        reads.append(_sent_rows(builder, PARTNERS, own, width, top))
+    builder.buffer(SCORES, 1, compared.entries, "float64", persistent=True)
+    # of each pair: the row of its partner, the product, its place and score; and all rows side by side
+    terms = rows_of(entries, 2 * width * builder.item_bytes + 2 * ITEM_BYTES["int64"])
+    if len(reads) > 1:
+        terms += rows_of(rows, width * builder.item_bytes) + rows_of(received(PARTNERS), width * builder.item_bytes)
+    builder.keep("places of compared rows", (entries, 2 * ITEM_BYTES["int64"]))
+    scratch = Scratch(terms)
+    builder.compute(
+        (EVALUATE,), f"{EVALUATING}score", OpKind.SELECT, reads, [SCORES],
+        (builder.row_work("gather", entries, width),), ScorePairs, scratch=scratch, **fields,
+    )  # fmt: skip
+    if len(builder.hosts) > 1:
+        builder.allreduce(
+            (EVALUATE,), f"{EVALUATING}sum", [SCORES], compared.entries * ITEM_BYTES["float64"], control=True,
+            phase="evaluate",
+        )  # fmt: skip
+    builder.compute(
+        (EVALUATE,), f"{EVALUATING}area", OpKind.LOSS, [SCORES], ["evaluation"],
+        builder.work([pass_over(compared.entries, 1, 4)]), AreaUnderCurve,
+        scratch=Scratch(rows_of(compared.entries, 4 * ITEM_BYTES["float64"])), **fields,
+    )  # fmt: skip
 
 
 def _with_halo(builder: ProgramBuilder, names: Names, layer: LayerSpec, own: str) -> str:
     """Emit the input rows of a layer: of own vertices, followed by those of their remote in-neighbours."""
     index, width = layer.index, layer.width_in
-    leaving = builder.buffer(f"{EVALUATING}sent/{index}", sent(HALO), width)
-    arrived = builder.buffer(f"{EVALUATING}halo/{index}", received(HALO), width)
+    arrived = _sent_rows(builder, HALO, own, width, index)
     both = builder.buffer(f"{EVALUATING}sources/{index}", names.sources, width)
-    builder.compute(
-        (EVALUATE,), f"{EVALUATING}{index}/pack", OpKind.COPY, [own], [leaving],
-        (builder.row_work("gather", sent(HALO), width),), layer=index, phase="evaluate", route=HALO,
-        category="comm_overhead",
-    )  # fmt: skip
-    builder.keep_rows_of(HALO, sent(HALO))
-    builder.exchange(
-        (EVALUATE,), f"{EVALUATING}{index}/exchange", HALO, [leaving], arrived, width * builder.item_bytes,
-        layer=index, phase="evaluate",
-    )  # fmt: skip
     builder.compute(
         (EVALUATE,), f"{EVALUATING}{index}/join", OpKind.COPY, [own, arrived], [both],
         builder.work([pass_over(names.sources, width, 2)]), JoinRows, layer=index, phase="evaluate", module=BATCHES,
         category="comm_overhead",
     )  # fmt: skip
     return both
+
+
+def _sent_rows(builder: ProgramBuilder, route: str, own: str, width: int, layer: int) -> str:
+    """Emit the exchange of rows of own vertices along a route; return the buffer of those that arrive."""
+    name = f"{EVALUATING}{layer}" if route == HALO else route
+    leaving = builder.buffer(f"{EVALUATING}sent/{layer}" if route == HALO else f"{route}/sent", sent(route), width)
+    arrived = builder.buffer(f"{EVALUATING}halo/{layer}" if route == HALO else f"{route}/rows", received(route), width)
+    builder.compute(
+        (EVALUATE,), f"{name}/pack", OpKind.COPY, [own], [leaving], (builder.row_work("gather", sent(route), width),),
+        layer=layer, phase="evaluate", route=route, category="comm_overhead",
+    )  # fmt: skip
+    builder.keep_rows_of(route, sent(route))
+    builder.exchange(
+        (EVALUATE,), f"{name}/exchange", route, [leaving], arrived, width * builder.item_bytes, layer=layer,
+        phase="evaluate",
+    )  # fmt: skip
+    return arrived

@@ -104,7 +104,8 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
     if experiment.model.kind not in BUILT_IN_LAYERS:
         own.append(load_user_class(experiment.model.kind))
     folders = sorted(set(map(folder_of, own)))
-    names = () if prepared.graph is None else prepared.graph.class_names
+    unsupervised = experiment.batching.negatives_drawn > 0  # rows of the last layer are no scores of classes
+    names = () if prepared.graph is None or unsupervised else prepared.graph.class_names
     return {
         "format": PLAN_FORMAT,
         "name": experiment.name,
@@ -116,8 +117,8 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "ranks": experiment.ranks,
         "hosts": list(experiment.rank_hosts()),
         "layers": [asdict(layer) for layer in prepared.planned.layers],
-        "classes": facts.classes,
-        "multilabel": facts.multilabel,
+        "classes": prepared.planned.layers[-1].width_out if unsupervised else facts.classes,
+        "multilabel": facts.multilabel and not unsupervised,
         **({"class_names": list(names)} if names else {}),
         "graph": asdict(facts),
         **({"device_bytes": experiment.placement.device_bytes} if experiment.placement.device_bytes else {}),

@@ -33,9 +33,9 @@ from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
 from simgnn.policy import MiniBatchSchedule, StepEnds, expect_whole
 from simgnn.program.calendar import EVALUATE, Calendar
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.ops import Access, Dependency, Nature, Op, Transfer, Work
+from simgnn.program.ops import ITEM_BYTES, Access, Dependency, Nature, Op, Transfer, Work
 from simgnn.program.program import Program
-from simgnn.program.sizes import Column, IntArray, Scratch
+from simgnn.program.sizes import Column, IntArray, Scratch, rows_of
 from simgnn.sampling.batches.sizes import BatchSizes
 
 WORD_BYTES = 4
@@ -110,8 +110,13 @@ class StoredRows:
             builder.column(edges_of(hop).name, batches.edges[hop - 1])
             builder.column(f"words/{hop}", self._words(hop))
         words = np.sum([self._words(hop) for hop in range(1, self.hops + 1)], axis=0)
-        builder.column(BLOCK_BYTES.name, WORD_BYTES * words + SEED_BYTES * batches.rows[0])
-        builder.column("largest/seeds", _largest(batches.rows[0]))
+        numbers = batches.rows[0]
+        if batches.seeds is not None and batches.pairs is not None:
+            builder.column(names.SEED_ROWS.name, batches.seeds)
+            builder.column(names.PAIRS.name, batches.pairs)
+            numbers = batches.pairs
+        builder.column(BLOCK_BYTES.name, WORD_BYTES * words + SEED_BYTES * numbers)
+        builder.column("largest/seeds", _largest(numbers))
         builder.column("largest/inputs", _largest(batches.rows[-1]))
         builder.column("train_vertices", batches.training)
         here = batches.local
@@ -150,7 +155,8 @@ class StoredRows:
         on_hosts = np.bincount(hosts, self._owned)
         rows = builder.column(names.FEATURE_ROWS.name, on_hosts[hosts])
         builder.buffer(names.FEATURES, rows, self._width, space="host-shared", persistent=True)
-        add_labels(builder, "labels", Column("train_vertices"), facts)
+        if self.batches.pairs is None:
+            add_labels(builder, "labels", Column("train_vertices"), facts)
         if self.cache is not None:
             builder.buffer(names.HOT, Column("hot/rows"), self._width, depth=self.placement.caches, lasting=True)
 
@@ -222,7 +228,11 @@ def mini_batches(
     assert placement is not None
     # the store holds dense rows, embeddings behind features
     width = stats.facts.feature_width + placement.learned_width
-    stats = replace(stats, facts=replace(stats.facts, feature_nonzeros=None, feature_width=width))
+    facts = replace(stats.facts, feature_nonzeros=None, feature_width=width)
+    if batches.pairs is not None:  # the last layer's rows are no scores of classes
+        hidden = experiment.model.hidden
+        facts = replace(facts, classes=hidden if isinstance(hidden, int) else hidden[-1], multilabel=False)
+    stats = replace(stats, facts=facts)
     model, _ = plan_layers(experiment, stats.facts, stats.ranks, InputRows())
     resolved = {
         "model.order": [layer.order for layer in model.layers],
@@ -245,8 +255,9 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     store.check_fits()
     staged = store.staged(communication)
     marks = 0 if batching.known_ahead or batches.parted is not None else schedule.drawing_threads
-    _lookups(builder, stats, batches, marks, not communication.sends_unasked, batching.evaluation == "exact")
-    _training(builder, model, stats, train, placement.learned_width > 0)
+    evaluated = batching.evaluation == "exact" and (batches.compared is None or batches.compared.entries > 0)
+    _lookups(builder, stats, batches, marks, not communication.sends_unasked, evaluated)
+    _training(builder, model, batches, train, placement.learned_width > 0)
     pushed = None
     if placement.learned_width:
         host_rows = builder.columns[names.FEATURE_ROWS.name]
@@ -264,8 +275,8 @@ def _program(experiment: Experiment, stats: PartitionStats, batches: BatchSizes,
     before = schedule.before_epoch(ends)
     if before:
         builder.templates[OPENING] = [*drawing, *after(staged, before), *training]
-    if batching.evaluation == "exact":
-        emit_inference(builder, model, stats)
+    if evaluated:
+        emit_inference(builder, model, stats, batches.compared)
         builder.templates[EVALUATE] = list(in_order(builder.templates[EVALUATE]))
     calendar = Calendar(STEP, first=FIRST if first else None, steps=batches.steps, opening=OPENING if before else None)
     return builder.stated(calendar)
@@ -287,7 +298,7 @@ def _lookups(
 
 
 def _training(
-    builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, train: TrainSection, learned_inputs: bool
+    builder: ProgramBuilder, model: ModelSpec, batches: BatchSizes, train: TrainSection, learned_inputs: bool
 ) -> None:
     layers, top = model.layers, len(model.layers)
     learned_state(builder, layers, train.update_rule)
@@ -298,14 +309,20 @@ def _training(
         each.forward()
     rows = rows_after(0)
     builder.buffer(f"d/hidden/{top}", rows, model.classes)
-    work = (*builder.work([pass_over(rows, model.classes, 1)]), builder.row_work("loss", rows, model.classes))
+    by_rank = train.gradient_mean == "ranks"
+    if batches.pairs is None:
+        reads, form, scored = ["labels"], Form.RANK_MEANS if by_rank else None, rows
+        scratch = loss_scratch(builder, model, rows, picked=False)
+    else:
+        reads, form, scored = [], Form.RANK_MEANS_OF_PAIRS if by_rank else Form.PAIRS, names.PAIRS
+        # of each pair: both rows, their products and gradients; and its place, score and derivative
+        scratch = Scratch(rows_of(names.PAIRS, 4 * model.classes * builder.item_bytes + 4 * ITEM_BYTES["int64"]))
+    work = (*builder.work([pass_over(rows, model.classes, 1)]), builder.row_work("loss", scored, model.classes))
     builder.compute(
-        (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", names.SEEDS, "labels"],
-        [f"d/hidden/{top}", "metrics", names.SEED_COUNT], work, layer=top, phase="forward",
-        form=Form.RANK_MEANS if train.gradient_mean == "ranks" else None,
-        scratch=loss_scratch(builder, model, rows, picked=False),
+        (STEP,), "forward/loss", OpKind.LOSS, [f"hidden/{top}", names.SEEDS, *reads],
+        [f"d/hidden/{top}", "metrics", names.SEED_COUNT], work, layer=top, phase="forward", form=form, scratch=scratch,
     )  # fmt: skip
     keep_splits(builder, rows)
     for each in reversed(on_blocks):
         each.backward()
-    emit_update(builder, layers, (STEP,), stats.ranks, train.update_rule, [names.SEED_COUNT])
+    emit_update(builder, layers, (STEP,), len(builder.hosts), train.update_rule, [names.SEED_COUNT])

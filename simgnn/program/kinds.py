@@ -46,6 +46,8 @@ class Form(StrEnum):
     )
     BATCH_DROPOUT = "batch-dropout"  # dropout where each rank draws for its own mini-batch
     RANK_MEANS = "rank-means"  # a loss whose gradient is that of the mean over each rank's batch, not over all seeds
+    PAIRS = "pairs"  # a loss of rows that are to be alike, or unlike, in pairs; no labels are read
+    RANK_MEANS_OF_PAIRS = "rank-means-of-pairs"  # the same, with the gradient of each rank's mean
     REMOTE_ROWS = "remote-rows"  # a fetch of rows of other ranks, rank after rank, written in the order of arrival
 
 
@@ -79,6 +81,8 @@ KIND_OF_FORM: Mapping[Form, OpKind] = {
     Form.DROPOUT: OpKind.ELEMENTWISE,
     Form.BATCH_DROPOUT: OpKind.ELEMENTWISE,
     Form.RANK_MEANS: OpKind.LOSS,
+    Form.PAIRS: OpKind.LOSS,
+    Form.RANK_MEANS_OF_PAIRS: OpKind.LOSS,
     Form.REMOTE_ROWS: OpKind.FETCH,
 }
 WRITES_OWN_ROWS = frozenset({Form.OWN_ROWS, Form.MERGED_ROWS})

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simgnn.emit.batches.drawing import asked
-from simgnn.emit.batches.names import STAGE_ROWS, TAKE_HOT, edges_of, rows_after
+from simgnn.emit.batches.names import SEED_ROWS, STAGE_ROWS, TAKE_HOT, edges_of, rows_after
 from simgnn.errors import ConfigError
 from simgnn.policies.communication.store import ROUTE
 from simgnn.policies.placement.store import CACHE_ROUTE, FIRST_ROUTE
@@ -62,7 +62,10 @@ BATCHES_SCHEMA = pa.schema(
         ("rows_hit", INT64),  # in the cache of hot rows
         ("rows_pulled", INT64),  # from other hosts
         ("rows_cached", INT64),  # from other hosts into the cache of hot rows, while this batch was staged
-        ("rows_by_hop", COUNTS),  # after each hop; the first are the seeds, the last the input rows
+        (
+            "rows_by_hop",
+            COUNTS,
+        ),  # after each hop; the last are the input rows
         ("edges_by_hop", COUNTS),
         ("pulled_from", COUNTS),  # rows that each rank sent for it, [P]
         ("asked", pa.list_(COUNTS)),  # vertices that each rank was to draw for, [hops][P]; [] where there are none
@@ -190,7 +193,7 @@ def _planned(program: Program, rank: int, turns: IntArray) -> dict[str, IntArray
     rows = np.stack([of(rows_after(hop)) for hop in range(hops + 1)], axis=1)
     edges = np.stack([of(edges_of(hop)) for hop in range(1, hops + 1)], axis=1)
     return {
-        "seeds": rows[:, 0],
+        "seeds": of(SEED_ROWS) if SEED_ROWS.name in columns else rows[:, 0],
         "rows": rows[:, -1],
         "edges": edges.sum(axis=1),
         "rows_local": of(Column("rows/staged")) - pulled.sum(axis=1),

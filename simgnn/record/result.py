@@ -83,6 +83,15 @@ class EpochKind(_Table):
     epoch_s_median: float
 
 
+Metric = Literal["accuracy", "micro_f1", "area_under_curve"]
+"""What evaluations measure: the accuracy, or micro-F1 where vertices have several labels, or in unsupervised training
+the area under the ROC curve over pairs of vertices."""
+NO_ACCURACY = (
+    "training was unsupervised (batching.unsupervised): rows of the last layer are embeddings, not scores of classes; "
+    "area_under_curve says how well they tell neighbours from other vertices"
+)
+
+
 class Accuracy(_Table):
     """Accuracy after an epoch, or another metric that ``Result.accuracy_metric`` names."""
 
@@ -247,8 +256,11 @@ class Result(_Table):
     input_rows: InputRows | None = None  # of all mini-batches; null: there are none
     loss: list[float] | None = None
     accuracy: list[Accuracy] | None = None
-    # what `accuracy` holds; micro_f1 where vertices have several labels
-    accuracy_metric: Literal["accuracy", "micro_f1"] = "accuracy"
+    # what evaluations measured
+    accuracy_metric: Metric = "accuracy"
+    # of unsupervised training, which has no classes: `accuracy` is null then, and `accuracy_missing` says why
+    area_under_curve: list[Accuracy] | None = None
+    accuracy_missing: str | None = None
     evaluation: EvaluationCost | None = None  # where they read other rows than training, and none came between epochs
     early_stop: EarlyStop | None = None  # of a run that ended by train.patience; `epochs` then counts trained ones
     # of a prediction: what a recorded run reached, at the predicted ends of its epochs

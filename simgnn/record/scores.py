@@ -31,6 +31,13 @@ def scores_table(
     return pa.table({"vertex": pa.array(vertices), "class": classes, **named, **columns})
 
 
+def embeddings_table(embeddings: NDArray[Any], vertices: NDArray[Any]) -> pa.Table:
+    """Return a table with a row for each vertex: ``vertex`` (its id), ``embedding_0`` ... ``embedding_k-1``.
+    ``embeddings`` [V, k]; ``vertices`` [V]: ids, numbers or text."""
+    columns = {f"embedding_{place}": pa.array(np.ascontiguousarray(row)) for place, row in enumerate(embeddings.T)}
+    return pa.table({"vertex": pa.array(vertices), **columns})
+
+
 def accuracies(scores: NDArray[Any], graph: Graph) -> dict[str, float | None]:
     """Return the accuracy (micro-F1 with several labels a vertex) of train, validation and test vertices; None for a
     split without vertices. ``scores`` [V, classes]."""

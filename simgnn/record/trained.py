@@ -59,7 +59,8 @@ class Kept(_Table):
 class ModelFile(_Table):
     """The content of ``model.json``. ``weights``: shape of each tensor by name; ``own_layers``: file with the source of
     the user's own layers. ``best`` None: the run never evaluated validation vertices. ``class_names``: names of the
-    classes in the order of the scores, if labels were text."""
+    classes in the order of the scores, if labels were text. ``embeds``: training was unsupervised, so that the
+    ``classes`` columns of the last layer are embeddings and no scores."""
 
     schema_version: Literal[2]
     layers: Annotated[tuple[LayerSpec, ...], Field(min_length=1)]
@@ -67,6 +68,7 @@ class ModelFile(_Table):
     classes: Annotated[int, Field(ge=1)]
     multilabel: bool
     class_names: tuple[str, ...] = ()
+    embeds: bool = False
     dtype: Literal["float32", "float64"]
     inputs: Inputs
     own_layers: str | None

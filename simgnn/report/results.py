@@ -95,9 +95,8 @@ def memory_bytes(result: Result) -> int | None:
 
 def last_accuracy(result: Result) -> tuple[float | None, float | None]:
     """Return validation and test accuracy, or micro-F1 (:func:`metric_name`), after the last evaluated epoch."""
-    if not result.accuracy:
-        return None, None
-    return result.accuracy[-1].validation, result.accuracy[-1].test
+    evaluated = result.accuracy or result.area_under_curve
+    return (evaluated[-1].validation, evaluated[-1].test) if evaluated else (None, None)
 
 
 def best_reached(result: Result) -> str:
@@ -108,7 +107,9 @@ def best_reached(result: Result) -> str:
 
 
 def metric_name(result: Result) -> str:
-    return {"accuracy": "accuracy", "micro_f1": "micro-F1"}[result.accuracy_metric]
+    return {"accuracy": "accuracy", "micro_f1": "micro-F1", "area_under_curve": "area under the curve"}[
+        result.accuracy_metric
+    ]
 
 
 def typical_name(result: Result) -> str:
@@ -168,6 +169,7 @@ def _lines(result: Result, verbose: bool) -> list[tuple[str, str]]:
         ("halo rows from caches, between refreshes", _cached(result)),
         ("rows of other hosts that caches had", _hits(result)),
         ("last loss", f"{result.loss[-1]:.4f}" if result.loss else UNMEASURED),
+        ("accuracy", UNMEASURED if result.accuracy_missing is None else "none: trained without labels"),
         (f"validation {metric_name(result)}", percent(validation)),
         (f"test {metric_name(result)}", percent(test)),
         ("program", result.program_digest[:16]),
@@ -288,7 +290,7 @@ def figures_by_rank(result: Result) -> list[dict[str, Any]]:
 def figures_by_epoch(result: Result) -> list[dict[str, Any]]:
     """Return a row for each epoch, counted from 1: its time, the loss, and the accuracies where it was evaluated."""
     losses = dict(enumerate(result.loss or (), start=1))
-    reached = {one.epoch: one for one in result.time_to_accuracy or result.accuracy or ()}
+    reached = {one.epoch: one for one in result.time_to_accuracy or result.accuracy or result.area_under_curve or ()}
     shares = ("train", "validation", "test")
     return [
         {

@@ -26,6 +26,7 @@ SMALL = ("graph.vertices=400", "graph.edges=3000", "graph.classes=4", "graph.fea
         ("distdgl", ()),
         ("distdgl", ("batching.structure=replicated",)),
         ("distdgl", ("placement.sparse_embedding=4",)),
+        ("distdgl", ("batching.structure=replicated", "batching.unsupervised=true")),
     ],
 )
 def test_what_was_counted_makes_the_same_program(system: str, settings: tuple[str, ...], tmp_path: Path) -> None:

@@ -31,8 +31,9 @@ def command(
     """Write scores and classes of all vertices to a Parquet file, computed by the trained model of a run.
 
     Columns: vertex, class (predicted), score_0, score_1, ... With several labels a vertex, class lists those whose
-    score is above 0. The graph may be another one with as many features. Each vertex reads all its in-neighbours, also
-    where the run trained on mini-batches. An earlier FILE is replaced. Example:
+    score is above 0. A model trained without labels gives vertex, embedding_0, embedding_1, ... The graph may be
+    another one with as many features. Each vertex reads all its in-neighbours, also where the run trained on
+    mini-batches. An earlier FILE is replaced. Example:
     [bold]simgnn infer runs/mine --ranks 2 --out scores.parquet[/bold]
     """
     # loaded when the command runs: its help starts fast
@@ -45,4 +46,5 @@ def command(
     if found.accuracy is not None:
         told = ", ".join(f"{split} {value:.4f}" for split, value in found.accuracy.items() if value is not None)
         note(f"{found.metric}: {told}")
-    note(f"wrote the scores of {found.vertices:,} vertices to {found.out}, by the weights after epoch {found.epoch}")
+    what = "embeddings" if found.embeds else "scores"
+    note(f"wrote the {what} of {found.vertices:,} vertices to {found.out}, by the weights after epoch {found.epoch}")

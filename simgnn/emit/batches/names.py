@@ -22,6 +22,10 @@ EVALUATING = "evaluate/"
 """The prefix of names that only evaluations use."""
 HALO = "halo"
 """The route of rows of remote in-neighbours, from owners to the ranks that evaluate."""
+PARTNERS, SCORES = f"{EVALUATING}partners", f"{EVALUATING}scores"
+"""The route of rows with which own vertices are compared, and the buffer of the scores of all pairs."""
+PAIRS, SEED_ROWS = Column("pairs"), Column("seeds/rows")
+"""In unsupervised training: positives and negatives of a batch, and its seeds."""
 OWN_BLOCK, OWN_LABELS = f"{EVALUATING}block", f"{EVALUATING}labels"
 """Buffers of a rank's own vertices: all their in-edges, and labels."""
 

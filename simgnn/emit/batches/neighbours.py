@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from simgnn.emit.batches.drawing import DRAWING, drawn_over_hosts
 from simgnn.emit.batches.names import BATCHES, DRAW
-from simgnn.emit.batches.on_rank import JoinRows, RankAction, TakeOwnRows
+from simgnn.emit.batches.on_rank import AreaUnderCurve, JoinRows, RankAction, ScorePairs, TakeOwnRows
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.errors import ConfigError
 from simgnn.model.spec import BUILT_IN_LAYERS
@@ -47,7 +47,14 @@ class NeighbourSampling(Batching, ABC):
     they own. ``last``: ``drop`` ends an epoch when the first rank has no full batch left
     (docs/systems/mini-batches.md). ``evaluation``: ``exact`` uses all in-edges, with memory for rows of two layers."""
 
-    actions: ClassVar[tuple[type[Action[Any]], ...]] = (DrawBatch, *DRAWING, TakeOwnRows, JoinRows)
+    actions: ClassVar[tuple[type[Action[Any]], ...]] = (
+        DrawBatch,
+        *DRAWING,
+        TakeOwnRows,
+        JoinRows,
+        ScorePairs,
+        AreaUnderCurve,
+    )
     mini_batches: ClassVar[bool] = True
     effects: ClassVar[Mapping[str, Effect]] = {"storage": "nothing"}
 
@@ -160,7 +167,7 @@ class NeighbourSampling(Batching, ABC):
         else:
             workers = even_split(train, partition.owner, rank_hosts, seed)
         sizes = self.sizes_of(partition.ranks)
-        plan = SamplingPlan(csr, partition.owner, workers, self.fanouts, sizes, seed, self.last)
+        plan = SamplingPlan(csr, partition.owner, workers, self.fanouts, sizes, seed, self.last, self.negatives_drawn)
         few = min(range(plan.ranks), key=lambda rank: len(workers[rank]) // plan.size_of(rank))
         self._check_steps(plan.steps, len(workers[few]))
         return plan

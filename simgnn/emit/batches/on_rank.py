@@ -32,6 +32,14 @@ class TakeOwnRows(RankAction[OfOne]):
     """Copy the input rows of own vertices from the host's memory to the device."""
 
 
+class ScorePairs(RankAction[Callable[..., tuple[Array]]]):
+    """Score the pairs of this rank's vertices by which an unsupervised model is evaluated; 0 for those of others."""
+
+
+class AreaUnderCurve(RankAction[OfOne]):
+    """Compute the area under the ROC curve over the scores of all ranks' pairs."""
+
+
 class JoinRows(Action[Policy]):
     """Concatenate rows of own vertices and of their remote in-neighbours, so that edges index the result as sources."""
 

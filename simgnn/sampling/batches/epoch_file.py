@@ -3,7 +3,8 @@
 ``index`` int64 [batches * (2 hops + 1)]: for each batch its number of rows after hops 0..L, then of edges in hops 1..L.
 Their prefix sums are offsets of the batches in the flat arrays ``vertices`` (ids), ``pointers`` (int32, hop after hop)
 and ``sources`` (int32). ``remote_vertices`` (ascending): rows of other ranks that the epoch needs; ``remote_counts``:
-number of batches that need each.
+number of batches that need each. Batches of unsupervised training have their pairs in ``pairs`` (int32), and the
+numbers of them in ``pair_counts`` int64 [batches].
 """
 
 from collections import Counter
@@ -21,6 +22,7 @@ from simgnn.graph.thread_pool import in_order
 from simgnn.partition.folder import ArtifactWriter, OpenedArtifact
 from simgnn.program.sizes import IntArray
 from simgnn.sampling.batches.plan import WorkerEpoch
+from simgnn.sampling.draw.branches import BranchSampler
 from simgnn.sampling.draw.sampler import Batch, Block, Sampler
 
 WHAT = "presampled"
@@ -85,7 +87,10 @@ class Tally:
 
 
 def write_part(
-    turn: WorkerEpoch, writer: ArtifactWriter, samplers: "SimpleQueue[Sampler]", done: Callable[[], None]
+    turn: WorkerEpoch,
+    writer: ArtifactWriter,
+    samplers: "SimpleQueue[Sampler | BranchSampler]",
+    done: Callable[[], None],
 ) -> Tally:
     """Sample and write every batch of the worker and epoch ``turn``, with a thread for each of ``samplers``. ``done``
     is called after each batch. Memory: one batch per thread, one more, and 1 to 4 bytes per vertex of the graph."""
@@ -110,6 +115,7 @@ def write_part(
         vertices = stack.enter_context(writer.stream("vertices", np.asarray(plan.csr.indices).dtype))
         pointers = stack.enter_context(writer.stream("pointers", np.int32))
         sources = stack.enter_context(writer.stream("sources", np.int32))
+        pairs = stack.enter_context(writer.stream("pairs", np.int32)) if plan.negatives else None
         for batch, owned, far in in_order(work, len(turn), samplers.qsize()):
             drawn = np.array([len(block.sources) for block in batch.blocks], np.int64)
             index(np.concatenate((batch.sizes, drawn)))
@@ -117,12 +123,16 @@ def write_part(
             for block in batch.blocks:
                 pointers(block.indptr)
                 sources(block.sources)
+            if pairs is not None and batch.pairs is not None:
+                pairs(batch.pairs.reshape(-1))
             rows += batch.sizes
             edges += drawn
             np.maximum(largest, batch.sizes, out=largest)
             by_owner[worker] += owned
-            counts[far] += 1  # a row occurs once in a batch
+            counts[far] += 1  # once in a batch, even where several of its rows are one vertex
             done()
+    if plan.negatives:
+        writer.array("pair_counts", (1 + plan.negatives) * plan.seeds_in(worker))
     remote = np.flatnonzero(counts)
     writer.array("remote_vertices", remote.astype(np.asarray(plan.csr.indices).dtype))
     writer.array("remote_counts", counts[remote].astype(np.int32))
@@ -164,6 +174,10 @@ class Part(OpenedArtifact):
         row = int(self._starts[0][number])
         return self._arrays["vertices"][row : row + int(self.rows[number, -1])]
 
+    def distinct_inputs(self, number: int) -> NDArray[Any]:
+        """Like :meth:`inputs`, with each vertex once: in unsupervised training it may be several rows of a batch."""
+        return np.unique(self.inputs(number)) if self._negatives else self.inputs(number)
+
     def batch(self, number: int) -> Batch:
         hops = self._hops
         sizes, edges = self.rows[number], self.edges[number]
@@ -173,7 +187,18 @@ class Part(OpenedArtifact):
             bounds = self._arrays["pointers"][pointer : pointer + sizes[hop] + 1]
             blocks.append(Block(bounds, self._arrays["sources"][source : source + edges[hop]]))
             pointer, source = pointer + int(sizes[hop]) + 1, source + int(edges[hop])
-        return Batch(self._arrays["vertices"][row : row + int(sizes[-1])], sizes, tuple(blocks))
+        return Batch(self._arrays["vertices"][row : row + int(sizes[-1])], sizes, tuple(blocks), self._pairs(number))
+
+    def _pairs(self, number: int) -> NDArray[np.int32] | None:
+        if not self._negatives:
+            return None
+        ends = np.cumsum(self.folder.array("pair_counts"))
+        found = self.folder.array("pairs")[ends[number] - self.folder.array("pair_counts")[number] : ends[number]]
+        return np.asarray(found).reshape(-1, 1 + self._negatives)
+
+    @cached_property
+    def _negatives(self) -> int:
+        return int(self.folder.details["made_from"].get("negatives", 0))
 
     @cached_property
     def _hops(self) -> int:

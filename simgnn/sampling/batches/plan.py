@@ -13,6 +13,8 @@ from simgnn.errors import ConfigError
 from simgnn.graph.csr import CSR, IndexArray
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
 from simgnn.partition.partition import digest_of
+from simgnn.sampling.draw.branches import BranchSampler
+from simgnn.sampling.draw.compared import ComparedPairs
 from simgnn.sampling.draw.sampler import Batch, Sampler
 from simgnn.sampling.draw.seeds import batch_seed, epoch_order, hash64, shuffled
 
@@ -62,7 +64,8 @@ class SamplingPlan:
 
     ``batch_size``: seed vertices of a full batch, one number for all workers or one for each. ``last``: with "keep",
     the last batch of a worker may be short or missing; with "drop", all workers have equally many batches, all of them
-    full (docs/systems/mini-batches.md).
+    full (docs/systems/mini-batches.md). ``negatives``: of each seed in unsupervised training; 0: training with labels.
+    ``compared``: the pairs by which unsupervised training is evaluated; None: not at all.
     """
 
     csr: CSR
@@ -72,6 +75,14 @@ class SamplingPlan:
     batch_size: int | tuple[int, ...]
     seed: int
     last: Last = "keep"
+    negatives: int = 0
+    compared: ComparedPairs | None = None
+
+    def sampler(self) -> "Sampler | BranchSampler":
+        """Make a sampler of the plan's batches, for one thread at a time."""
+        if self.negatives:
+            return BranchSampler(self.csr, self.fanouts, self.negatives)
+        return Sampler(self.csr, self.fanouts)
 
     @property
     def ranks(self) -> int:
@@ -92,6 +103,20 @@ class SamplingPlan:
         if self.last == "drop":
             return min(len(mine) // self.size_of(w) for w, mine in enumerate(self.workers))
         return -(-len(self.workers[worker]) // self.size_of(worker))
+
+    @property
+    def unsupervised_settings(self) -> dict[str, Any]:
+        """What decides unsupervised training, as plain values by name; empty for training with labels."""
+        if self.compared is None:
+            return {"negatives": self.negatives} if self.negatives else {}
+        pairs, validation = (self.compared.vertices, self.compared.partners), self.compared.validation
+        digest = digest_of(["compared pairs"], pairs)
+        return {"negatives": self.negatives, "compared": digest, "validation": validation}
+
+    def seeds_in(self, worker: int) -> NDArray[np.int64]:
+        """Count the seed vertices of each batch of a worker in an epoch, int64 [batches]."""
+        size = self.size_of(worker)
+        return np.clip(len(self.workers[worker]) - size * np.arange(self.batches(worker)), 0, size)
 
     @property
     def steps(self) -> int:
@@ -133,8 +158,8 @@ class WorkerEpoch:
         size = self.plan.size_of(self.worker)
         return self.order[batch * size : (batch + 1) * size]
 
-    def sample(self, batch: int, sampler: Sampler) -> Batch:
-        """Draw a batch, with a sampler of the plan's graph and fan-outs."""
+    def sample(self, batch: int, sampler: Sampler | BranchSampler) -> Batch:
+        """Draw a batch, with :meth:`SamplingPlan.sampler`."""
         return sampler.sample(self.seeds(batch), batch_seed(self.plan.seed, self.worker, self.epoch, batch))
 
 
@@ -153,6 +178,7 @@ def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
         "seed": plan.seed,
         "columns": plan.csr.columns,
         "last": plan.last,
+        **plan.unsupervised_settings,
     }
 
     def make(writer: ArtifactWriter) -> dict[str, Any]:
@@ -163,6 +189,8 @@ def save_plan(plan: SamplingPlan, source: str, path: Path) -> Path:
             "workers": np.concatenate(plan.workers),
             "training": np.array([len(mine) for mine in plan.workers], np.int64),
         }
+        if plan.compared is not None:
+            arrays |= {f"compared_{name}": getattr(plan.compared, name) for name in ("vertices", "partners")}
         for name, array in arrays.items():
             writer.array(name, np.asarray(array))
         return details
@@ -183,6 +211,10 @@ def open_plan(path: Path) -> SamplingPlan:
     folder = ArtifactFolder.open(path, PLAN_WHAT).verify()
     details = folder.details
     bounds, size = np.cumsum(folder.array("training"))[:-1], details["batch_size"]
+    compared = None
+    if "compared" in details:
+        pairs = folder.array("compared_vertices"), folder.array("compared_partners")
+        compared = ComparedPairs(*pairs, int(details["validation"]))
     return SamplingPlan(
         csr=CSR(folder.array("indptr"), folder.array("indices"), int(details["columns"])),
         owner=folder.array("owner"),
@@ -191,4 +223,6 @@ def open_plan(path: Path) -> SamplingPlan:
         batch_size=tuple(size) if isinstance(size, list) else int(size),
         seed=int(details["seed"]),
         last=details["last"],
+        negatives=int(details.get("negatives", 0)),
+        compared=compared,
     )

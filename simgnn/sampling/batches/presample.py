@@ -22,6 +22,7 @@ from simgnn.outside import outside_data, read_json
 from simgnn.partition.folder import ArtifactFolder, ArtifactWriter, obtain
 from simgnn.sampling.batches.epoch_file import WHAT, Part, Tally, write_part
 from simgnn.sampling.batches.plan import PLAN, SamplingPlan, WorkerEpoch
+from simgnn.sampling.draw.branches import BranchSampler
 from simgnn.sampling.draw.sampler import Sampler
 from simgnn.tomlfile import write_atomically
 
@@ -53,6 +54,7 @@ def settings_of(plan: SamplingPlan, source: str) -> dict[str, Any]:
         "fanouts": list(plan.fanouts),
         "training_vertices": plan.workers_digest,
         "last": plan.last,
+        **plan.unsupervised_settings,
     }
 
 
@@ -116,9 +118,9 @@ def presample(
     """
     settings = settings_of(plan, source)
     _claim(folder, settings, force, option)
-    samplers: SimpleQueue[Sampler] = SimpleQueue()
+    samplers: SimpleQueue[Sampler | BranchSampler] = SimpleQueue()
     for _ in range(threads or usable_threads()):
-        samplers.put(Sampler(plan.csr, plan.fanouts))
+        samplers.put(plan.sampler())
     turns = [
         plan.epoch(worker, epoch)
         for epoch in range(epochs)

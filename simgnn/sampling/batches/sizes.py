@@ -13,6 +13,7 @@ from simgnn.npzfile import read_npz
 from simgnn.outside import outside_data
 from simgnn.partition.folder import write_npz
 from simgnn.program.sizes import IntArray, Route
+from simgnn.sampling.draw.compared import ComparedSizes
 
 ID_BYTES, DEGREE_BYTES, NEIGHBOUR_BYTES = 8, 4, 8
 """Bytes of each vertex that is asked for, of the answer to it, and of each neighbour in the answer."""
@@ -85,7 +86,9 @@ class BatchSizes:
     ``local``, ``hits``: input rows in the memory of the host, and in the cache; ``pulled``: the others, [pairs, epochs,
     steps] by sending and receiving rank. ``cache``: None without hot rows. ``training`` int64 [P]: training vertices of
     each rank. ``locality``: reuse profiles of one batch of each rank, float64 [P, bins] by table name. ``parted``: None
-    unless ranks request neighbours from other hosts.
+    unless ranks request neighbours from other hosts. ``seeds``: in unsupervised training, where
+    ``rows[0]`` also counts positives and negatives, the seed vertices of each batch, with ``negatives`` each; None:
+    training with labels. ``compared``: how unsupervised training is evaluated; None: not at all.
     """
 
     rows: IntArray
@@ -97,6 +100,14 @@ class BatchSizes:
     training: IntArray
     locality: Mapping[str, NDArray[np.float64]]
     parted: PartedSizes | None = None
+    seeds: IntArray | None = None
+    negatives: int = 0
+    compared: ComparedSizes | None = None
+
+    @property
+    def pairs(self) -> IntArray | None:
+        """Positives and negatives of each batch of unsupervised training, with an entry for those that a seed lacks."""
+        return None if self.seeds is None else self.seeds * (1 + self.negatives)
 
     @property
     def steps(self) -> int:
@@ -117,6 +128,11 @@ def save_sizes(sizes: BatchSizes, hot_rows: int, path: Path) -> None:
         requests = sizes.parted.requests
         arrays |= {"parted/asked": requests.asked, "parted/returned": requests.returned}
         arrays["parted/structure_bytes"] = sizes.parted.structure_bytes
+    if sizes.seeds is not None:
+        arrays |= {"seeds": sizes.seeds, "negatives": np.int64(sizes.negatives)}
+    if sizes.compared is not None:
+        arrays |= {"compared/entries": np.int64(sizes.compared.entries), "compared/by_rank": sizes.compared.by_rank}
+        routes["compared/partners"] = sizes.compared.partners
     for name, route in routes.items():
         arrays |= {f"{name}/source": route.source, f"{name}/target": route.target, f"{name}/rows": route.rows}
     write_npz(path, arrays)
@@ -138,5 +154,12 @@ def load_sizes(path: Path) -> tuple[BatchSizes, int]:
             parted = PartedSizes(requests, arrays["parted/structure_bytes"])
         plain = {name: arrays[name] for name in PLAIN}
         locality = {name.removeprefix(LOCALITY): table for name, table in arrays.items() if name.startswith(LOCALITY)}
-        sizes = BatchSizes(**plain, pulled=route("pulled"), cache=cache, locality=locality, parted=parted)
+        compared = None
+        if "compared/entries" in arrays:
+            entries, by_rank = int(arrays["compared/entries"]), arrays["compared/by_rank"]
+            compared = ComparedSizes(entries, by_rank, route("compared/partners"))
+        sizes = BatchSizes(
+            **plain, pulled=route("pulled"), cache=cache, locality=locality, parted=parted,
+            seeds=arrays.get("seeds"), negatives=int(arrays.get("negatives", 0)), compared=compared,
+        )  # fmt: skip
         return sizes, int(arrays[HOT_ROWS])

@@ -39,7 +39,8 @@ class Gather:
     ``local`` int32 [n]: positions of rows in the memory of the own host, ``local_rows`` [n] their rows there. ``hits``
     int32 [c]: positions of hot rows, ``slots`` int32 [c] their slots in the cache. ``pulls`` int32 [r]: positions of
     the others, sender after sender, positions ascending in each; ``pulled_rows`` [r] their rows on the sender's host;
-    ``counts`` int64 [P]: how many from each rank.
+    ``counts`` int64 [P]: how many from each rank. A vertex that is several rows of a batch is pulled once: ``repeats``
+    int32 [q]: the other positions, and ``repeated`` int32 [q]: which of the r pulled rows each of them is.
     """
 
     local: NDArray[np.int32]
@@ -49,14 +50,22 @@ class Gather:
     pulls: NDArray[np.int32]
     pulled_rows: IndexArray
     counts: IntArray
+    repeats: NDArray[np.int32] | None = None
+    repeated: NDArray[np.int32] | None = None
 
 
 def gather(
-    vertices: NDArray[Any], sources: Sources, ranking: Ranking | None, hot_rows: int, rows: IndexArray
+    vertices: NDArray[Any],
+    sources: Sources,
+    ranking: Ranking | None,
+    hot_rows: int,
+    rows: IndexArray,
+    distinct: bool = True,
 ) -> Gather:
     """Plan where a batch gets its input ``vertices`` [m], with a cache of ``hot_rows`` (``ranking`` None: no cache);
     ``rows`` [V]: row of each vertex on its host. Source: RapidGNN (docs/systems/rapidgnn.md). Deviation: rows are in
-    order of the rank that sends them, which is the owner where a host has one rank."""
+    order of the rank that sends them, which is the owner where a host has one rank. ``distinct``: no vertex is several
+    of the rows."""
     senders = sources.of(vertices)
     far = senders != sources.worker
     local, remote = np.flatnonzero(~far), np.flatnonzero(far)
@@ -64,6 +73,14 @@ def gather(
     hot = np.zeros(len(remote), np.bool_) if ranking is None else places < hot_rows
     pulls = remote[~hot]
     pulls = pulls[np.argsort(senders[pulls], kind="stable")]
+    repeats = repeated = None
+    if not distinct:
+        _, first, which = np.unique(vertices[pulls], return_index=True, return_inverse=True)
+        once = np.zeros(len(pulls), np.bool_)
+        once[first] = True
+        place = np.cumsum(once) - 1
+        repeats, repeated = pulls[~once].astype(np.int32), place[first[which[~once]]].astype(np.int32)
+        pulls = pulls[once]
     return Gather(
         local=local.astype(np.int32),
         local_rows=rows[vertices[local]],
@@ -72,6 +89,8 @@ def gather(
         pulls=pulls.astype(np.int32),
         pulled_rows=rows[vertices[pulls]],
         counts=np.bincount(senders[pulls], minlength=sources.ranks).astype(np.int64),
+        repeats=repeats,
+        repeated=repeated,
     )
 
 

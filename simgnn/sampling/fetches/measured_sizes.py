@@ -55,12 +55,15 @@ def batch_sizes(
     local, hits, kept = np.zeros((3, *shape), np.int64)
     pulled, refilled = np.zeros((2, ranks, *shape), np.int64)
     first, largest = np.zeros((ranks, ranks), np.int64), np.zeros(ranks, np.int64)
+    seeds = np.zeros(shape, np.int64) if plan.negatives else None
     profiles = []
     for worker, epoch, part, sources in _parts(plan, folder, rank_hosts, epochs, done):
         if epoch == 0:
             ranking_of = rankings(partial(checked_part, folder, worker=worker), epochs, sources, whole_run)
             before: NDArray[Any] = np.zeros(0, np.int64)
         ranking, at = ranking_of(part), (worker, epoch, slice(0, len(part)))
+        if seeds is not None:
+            seeds[at] = plan.seeds_in(worker)
         rows[(slice(None), *at)], edges[(slice(None), *at)] = part.rows.T, part.edges.T
         found = pulled_rows(part, ranking, sources, sorted({0, hot_rows}))
         pulled[(slice(None), *at)] = found[-1].T
@@ -79,7 +82,8 @@ def batch_sizes(
     cache = CacheSizes(largest, Route.from_matrix(first), Route.from_turns(refilled), kept) if hot_rows else None
     locality = {name: np.stack([one[name] for one in profiles]) for name in profiles[0]}
     training = np.array([len(mine) for mine in plan.workers], np.int64)
-    return BatchSizes(rows, edges, local, hits, Route.from_turns(pulled), cache, training, locality)
+    sent = Route.from_turns(pulled)
+    return BatchSizes(rows, edges, local, hits, sent, cache, training, locality, seeds=seeds, negatives=plan.negatives)
 
 
 def distinct_remote_rows(plan: SamplingPlan, folder: Path, rank_hosts: IntArray, epochs: int) -> float:
@@ -127,12 +131,13 @@ class Forecast:
 
 
 def pulled_rows(part: Part, ranking: Ranking, sources: Sources, sizes: Sequence[int]) -> IntArray:
-    """Rows that each rank sends for each batch, int64 [S, batches, P], for caches of ``sizes`` rows (ascending)."""
+    """Rows that each rank sends for each batch, int64 [S, batches, P], for caches of ``sizes`` rows (ascending). A
+    vertex that is several rows of a batch is sent once."""
     limits = np.array(sizes, np.int64)
     buckets = len(limits) + 1
     found = np.zeros((len(limits), len(part), sources.ranks), np.int64)
     for number in range(len(part)):
-        vertices = part.inputs(number)
+        vertices = part.distinct_inputs(number)
         senders = sources.of(vertices)
         far = senders != sources.worker
         too_small = np.searchsorted(limits, ranking.places(vertices[far]), side="right")  # caches that lack the row
