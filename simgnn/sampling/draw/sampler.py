@@ -28,7 +28,7 @@ _S32 = np.uint64(32)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _below(bits: Any, bound: Any) -> Any:
+def below(bits: Any, bound: Any) -> Any:
     """Map 64 random bits to 0..bound-1: the high 64 bits of ``bits * bound``, for ``bound`` below 2**32."""
     return ((bits >> _S32) * bound + (((bits & _LOW) * bound) >> _S32)) >> _S32
 
@@ -48,7 +48,7 @@ def count_choices(indptr: Any, frontier: Any, fanout: Any, bounds: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _choose_row(
+def choose_row(
     indices: Any, first: Any, degree: Any, vertex: Any, state: Any, turn: Any, chosen: Any, begin: Any, end: Any
 ) -> None:
     """Choose ``end - begin`` of the ``degree`` entries of ``indices`` from ``first`` on at random, and write them in
@@ -63,7 +63,7 @@ def _choose_row(
             taken = _ZERO
             for k in range(count):
                 top = np.uint64(degree - count + k)
-                bit = _ONE << _below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), top + _ONE)
+                bit = _ONE << below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), top + _ONE)
                 taken |= (_ONE << top) if taken & bit else bit
             for k in range(begin, end):
                 bit = lowest_bit(taken)
@@ -72,7 +72,7 @@ def _choose_row(
         else:
             for k in range(count):
                 last = np.int64(degree - count + k)
-                drawn = np.int64(_below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), np.uint64(last + 1)))
+                drawn = np.int64(below(splitmix(stream ^ (turn + np.uint64(k)), _ZERO), np.uint64(last + 1)))
                 _insert(chosen, begin, begin + k, drawn, last)
             for k in range(begin, end):
                 chosen[k] = indices[first + chosen[k]]
@@ -88,7 +88,7 @@ def choose(indptr: Any, indices: Any, frontier: Any, seed: Any, hop: Any, bounds
         vertex = frontier[row]
         first = indptr[vertex]
         begin, end = np.int64(bounds[row]), np.int64(bounds[row + 1])
-        _choose_row(indices, first, indptr[vertex + 1] - first, vertex, state, turn, chosen, begin, end)
+        choose_row(indices, first, indptr[vertex + 1] - first, vertex, state, turn, chosen, begin, end)
         for k in range(begin, end):
             source = chosen[k]
             marks[source >> 6, 0] |= _ONE << np.uint64(source & 63)
@@ -106,7 +106,7 @@ def choose_in_part(
         row = rows[k]
         first = indptr[row]
         begin, end = np.int64(bounds[k]), np.int64(bounds[k + 1])
-        _choose_row(indices, first, indptr[row + 1] - first, ids[row], state, turn, chosen, begin, end)
+        choose_row(indices, first, indptr[row + 1] - first, ids[row], state, turn, chosen, begin, end)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -195,21 +195,34 @@ class Assembly:
 
     def room(self, edges: int) -> Any:
         """Allocate the array of chosen neighbours of a hop. Raises :class:`GraphError` for 2**31 edges or more."""
+        self.check_edges(edges)
+        return np.empty(edges, self.ids)
+
+    def check_edges(self, edges: int) -> None:
+        """Raise :class:`GraphError` if the next hop's block would have 2**31 edges or more."""
         if edges > MOST_EDGES:
             raise GraphError(
                 f"batching.fanouts: hop {self.hop} of a batch would draw {edges} edges, expected at most {MOST_EDGES}: "
                 "lower batching.batch_size or the fan-outs"
             )
-        return np.empty(edges, self.ids)
 
     def extend(self, bounds: NDArray[np.int64], chosen: Any) -> None:
         """End the hop: the chosen neighbours of vertex k of the frontier are ``chosen[bounds[k]:bounds[k + 1]]``."""
         hop = self.hop
-        fresh = np.empty(settle(self._marks, hop, len(self.frontier)), self.ids)
-        list_marked(self._marks, hop, fresh)
+        fresh = self._settled(hop)
         sources = np.empty(len(chosen), np.int32)
         number(self._marks, hop, chosen, self._places, sources)
-        self._blocks.append(Block(bounds.astype(np.int32), sources))
+        self._grow(fresh, Block(bounds.astype(np.int32), sources))
+
+    def _settled(self, hop: int) -> Any:
+        """Number the vertices that a hop added, and return them, ascending."""
+        fresh = np.empty(settle(self._marks, hop, len(self.frontier)), self.ids)
+        list_marked(self._marks, hop, fresh)
+        return fresh
+
+    def _grow(self, fresh: Any, block: Block) -> None:
+        """Append a hop's new vertices and its block to the batch."""
+        self._blocks.append(block)
         self.frontier = np.concatenate((self.frontier, fresh))
         self._sizes.append(len(self.frontier))
 
