@@ -46,7 +46,8 @@ class TaskGraph:
         both, supervised training)."""
         assert chunk > 0, "the experiment refuses schedule.task_chunk below 1"
         first = (seeds,) if not negatives else (seeds, seeds, seeds * negatives)
-        tasks, parents = [Task("seeds")], [()]
+        tasks = [Task("seeds")]
+        parents: list[tuple[int, ...]] = [()]
 
         def add(task: Task, *after: int) -> int:
             tasks.append(task)

@@ -20,7 +20,8 @@ class PiecedAssembly(Assembly):
 
     def claims(self, hop: int) -> NDArray[np.uint64]:
         """The claims of a hop, flat, with stride 2 (:mod:`simgnn.sampling.tasks.claims`)."""
-        return self._marks[hop].reshape(-1)
+        flat: NDArray[np.uint64] = self._marks[hop].reshape(-1)
+        return flat
 
     def merge(self, pieces: Sequence[Piece]) -> None:
         """End the next hop, for which ``pieces`` hold each vertex of the frontier exactly once."""

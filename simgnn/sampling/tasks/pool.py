@@ -65,6 +65,7 @@ class _Open:
 class TaskPool:
     """``threads`` threads that run tasks, each the first of ``order``. ``send``: carries a request to another host and
     later calls :meth:`answer`; None where no task makes one. ``record``: called after each task by its thread.
+    ``failed``: called with the first error.
 
     Batches are launched in ascending numbers and taken in any order. The first error of a task, or of :meth:`fail`,
     ends all: :meth:`take` raises it."""
@@ -75,8 +76,9 @@ class TaskPool:
         order: Order = batch_then_cost,
         send: Callable[[Sequence[Ticket]], None] | None = None,
         record: Callable[[TaskRecord], None] | None = None,
+        failed: Callable[[BaseException], None] | None = None,
     ) -> None:
-        self._order, self._send, self._record = order, send, record
+        self._order, self._send, self._record, self._failed = order, send, record, failed
         lock = threading.RLock()
         self._changed, self._taken = threading.Condition(lock), threading.Condition(lock)
         self._heap: list[tuple[Any, int, Ready, float]] = []
@@ -126,9 +128,11 @@ class TaskPool:
     def fail(self, error: BaseException) -> None:
         """End all tasks; the first error is what :meth:`take` raises."""
         with self._changed:
-            self._error = self._error or error
+            first, self._error = self._error is None, self._error or error
             self._changed.notify_all()
             self._taken.notify_all()
+        if first and self._failed is not None:
+            self._failed(error)
 
     def take(self, number: int, timeout_s: float) -> TaskBatch:
         """Wait for a launched batch and return it. Raises the error that has ended the pool, and :class:`BackendError`

@@ -21,7 +21,7 @@ class RowTable:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return self.held.itemsize * self.held.shape[1]
+        return int(self.held.itemsize * self.held.shape[1])
 
 
 @dataclass(frozen=True)
