@@ -21,6 +21,8 @@ from simgnn.sampling.tasks.requests import Request, RowRequest, SampleRequest, S
 from simgnn.sampling.tasks.rows import RowTable
 from simgnn.sampling.tasks.structure import PartStructure
 
+Inbox = SimpleQueue[Sequence[Ticket] | None]
+
 
 class Delayed(BatchTasks):
     """A batch whose tasks begin late, by a random time."""
@@ -69,9 +71,11 @@ class World:
         host = self.serving.hosts[rank]
         return Server(self.held[host], self.rows[host], self.fanouts)
 
-    def carry(self, rank: int, pool: Callable[[], TaskPool], seed: int) -> tuple[threading.Thread, SimpleQueue]:
+    def carry(
+        self, rank: int, pool: Callable[[], TaskPool], seed: int
+    ) -> tuple[threading.Thread, SimpleQueue[Sequence[Ticket] | None]]:
         """Start a thread that answers requests of ``rank`` in an order of its own; None in its queue ends it."""
-        inbox: SimpleQueue[Sequence[Ticket] | None] = SimpleQueue()
+        inbox: Inbox = SimpleQueue()
         chance = random.Random(seed)
 
         def serve() -> None:

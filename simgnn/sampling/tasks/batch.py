@@ -162,7 +162,7 @@ class BatchTasks:
             assert isinstance(reply, SampleReply)
             task, structure = self.graph.tasks[request.task], self.maker.structure
             piece = Piece(vertices, *_checked(reply, len(vertices), structure))
-            claims = self._room.branches[task.branch].claims(task.hop)
+            claims = self._claims(task)
             waiting.fronts.append(structure.reach(piece, claims, task.hop == self.graph.hops))
             self._pieces[task.branch][task.hop - 1].append(piece)
         else:
@@ -216,8 +216,8 @@ class BatchTasks:
         structure, front = self.maker.structure, self._front(task)
         last, fanout = task.hop == self.graph.hops, self.maker.fanouts[task.hop - 1]
         here, lids, away = divided(structure.places, front.vertices)
-        seed, claims = self._seeds[task.branch], self._room.branches[task.branch].claims(task.hop)
-        piece, reached = structure.expand(here, lids, seed, task.hop, fanout, claims, last)
+        seed = self._seeds[task.branch]
+        piece, reached = structure.expand(here, lids, seed, task.hop, fanout, self._claims(task), last)
         self._pieces[task.branch][task.hop - 1].append(piece)
         if not away:
             self._end(number, [reached])
@@ -236,6 +236,14 @@ class BatchTasks:
             )
             for part, one in enumerate(away)
         ]
+
+    def _claiming(self, hop: int) -> bool:
+        """Whether another task begins with what tasks of a hop reach. Where none does, merging alone sorts it out,
+        which is cheaper than atomic claims."""
+        return self.graph.fetches or hop < self.graph.hops
+
+    def _claims(self, task: Task) -> NDArray[np.uint64] | None:
+        return self._room.branches[task.branch].claims(task.hop) if self._claiming(task.hop) else None
 
     def _fetch(self, number: int, task: Task) -> list[Request]:
         table, front = self.maker.table, self._front(task)
@@ -259,8 +267,8 @@ class BatchTasks:
     def _merge(self) -> None:
         assemblies = self._room.branches
         for assembly, hops in zip(assemblies, self._pieces, strict=True):
-            for pieces in hops:
-                assembly.merge(pieces)
+            for hop, pieces in enumerate(hops, start=1):
+                assembly.merge(pieces, self._claiming(hop))
         inputs = self._inputs() if self.graph.fetches else None
         batches = tuple(assembly.batch() for assembly in assemblies)
         positive, negative = (

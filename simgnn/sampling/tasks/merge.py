@@ -8,7 +8,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simgnn.graph.bits import ones
-from simgnn.sampling.draw.sampler import Assembly, Block, number
+from simgnn.sampling.draw.sampler import Assembly, Block, mark, number, position
 from simgnn.sampling.tasks.structure import Piece
 
 _ONE = np.uint64(1)
@@ -23,9 +23,13 @@ class PiecedAssembly(Assembly):
         flat: NDArray[np.uint64] = self._marks[hop].reshape(-1)
         return flat
 
-    def merge(self, pieces: Sequence[Piece]) -> None:
-        """End the next hop, for which ``pieces`` hold each vertex of the frontier exactly once."""
+    def merge(self, pieces: Sequence[Piece], claimed: bool) -> None:
+        """End the next hop, for which ``pieces`` hold each vertex of the frontier exactly once. ``claimed``: tasks have
+        claimed the neighbours that they drew."""
         hop = self.hop
+        if not claimed:
+            for piece in pieces:
+                mark(self._marks[hop : hop + 1], piece.chosen)
         fresh = self._settled(hop)
         places, bounds = [], np.zeros(len(self.frontier) + 1, np.int64)
         for piece in pieces:
@@ -60,9 +64,10 @@ def _put_sources(
 ) -> None:
     """Write the positions of the neighbours of row ``places[k]`` to ``sources`` from ``bounds[places[k]]`` on."""
     for k in range(len(places)):
-        begin = bounds[places[k]]
-        end = begin + starts[k + 1] - starts[k]
-        number(marks, hop, chosen[starts[k] : starts[k + 1]], seed_places, sources[begin:end])
+        at = bounds[places[k]]
+        for j in range(starts[k], starts[k + 1]):
+            sources[at] = position(marks, hop, chosen[j], seed_places)
+            at += 1
 
 
 @njit(cache=True, nogil=True)

@@ -105,7 +105,7 @@ class TaskPool:
 
     @property
     def running(self) -> int:
-        """Tasks that threads run now."""
+        """Tasks that threads run now, about."""
         return self._running
 
     def launch(self, number: int, tasks: BatchTasks) -> None:
@@ -113,7 +113,7 @@ class TaskPool:
         graph = tasks.graph
         with self._changed:
             self._open[number] = _Open(tasks, [len(before) for before in graph.parents], len(graph.tasks))
-            self._push(number, [0])
+            self._push(number, [0], 0)
 
     def answer(self, ticket: Ticket, reply: Reply) -> None:
         """Take the reply to a request. One thread at a time calls it, and raises nothing: :meth:`take` does."""
@@ -121,7 +121,7 @@ class TaskPool:
         try:
             if self._open[ready.batch].tasks.accept(ticket.request, reply):
                 with self._changed:
-                    self._end(ready)
+                    self._end(ready, spare=0)
         except BaseException as error:
             self.fail(_placed(ready, error))
 
@@ -157,42 +157,47 @@ class TaskPool:
             thread.join()
 
     def _serve(self, thread: int) -> None:
-        while True:
-            with self._changed:
-                while not self._heap and not self._closed and self._error is None:
-                    self._changed.wait()
-                if self._closed or self._error is not None:
-                    return
-                key, _, ready, ready_s = heapq.heappop(self._heap)
-                tasks = self._open[ready.batch].tasks
-                self._running += 1
-            try:
-                size = tasks.size(ready.number)
+        ready: Ready | None = None
+        ended = False
+        try:
+            while True:
+                with self._changed:
+                    if ready is not None:
+                        self._running -= 1
+                        if ended:
+                            self._end(ready, spare=1)
+                    ready = None
+                    while not self._heap and not self._closed and self._error is None:
+                        self._changed.wait()
+                    if self._closed or self._error is not None:
+                        return
+                    key, _, ready, ready_s = heapq.heappop(self._heap)
+                    tasks = self._open[ready.batch].tasks
+                    self._running += 1
                 started_s = perf_counter()
                 requests = tasks.run(ready.number)
                 if self._record is not None:
+                    size = tasks.size(ready.number)
                     self._record(TaskRecord(ready, ready_s, started_s, perf_counter(), thread, size))
                 if requests:
                     assert self._send is not None, "a host that holds everything requests nothing"
                     self._send([Ticket(key, ready, request) for request in requests])
-                with self._changed:
-                    self._running -= 1
-                    if not requests:
-                        self._end(ready)
-            except BaseException as error:
-                self.fail(_placed(ready, error))
-                return
+                ended = not requests
+        except BaseException as error:
+            self.fail(error if ready is None else _placed(ready, error))
 
-    def _push(self, batch: int, numbers: Sequence[int]) -> None:
+    def _push(self, batch: int, numbers: Sequence[int], spare: int) -> None:
+        """Make tasks ready. ``spare``: how many the calling thread may take itself, so that it wakes no other."""
         opened = self._open[batch]
         now = perf_counter()
         for number in numbers:
             ready = Ready(batch, opened.tasks.cost(number), number, opened.tasks.graph.tasks[number])
             self._count += 1  # heapq compares keys of equal tasks no further
             heapq.heappush(self._heap, (self._order(ready), self._count, ready, now))
-        self._changed.notify(len(numbers))
+        if len(numbers) > spare:
+            self._changed.notify(len(numbers) - spare)
 
-    def _end(self, ready: Ready) -> None:
+    def _end(self, ready: Ready, spare: int) -> None:
         opened = self._open[ready.batch]
         free = []
         for child in opened.tasks.graph.children[ready.number]:
@@ -201,7 +206,7 @@ class TaskPool:
                 free.append(child)
         opened.left -= 1
         if opened.left:
-            self._push(ready.batch, free)
+            self._push(ready.batch, free, spare)
             return
         del self._open[ready.batch]
         made = opened.tasks.made

@@ -62,12 +62,14 @@ class Structure:
         self.ids = np.dtype(np.int32 if vertices < 2**31 else np.int64)
         self.indptr, self.indices, self.oid, self.places = indptr, indices, oid, places
 
-    def expand(self, vertices: Any, lids: Any, seed: int, hop: int, fanout: int, claims: Any, last: bool) -> Any:
+    def expand(
+        self, vertices: Any, lids: Any, seed: int, hop: int, fanout: int, claims: Any, last: bool
+    ) -> tuple[Piece, Front]:
         """Draw at most ``fanout`` (-1: all) neighbours of ``vertices`` [k] of this host, and claim all that they reach
-        in ``claims``. Return (:class:`Piece`, :class:`Front`). ``last``: no hop follows."""
+        in ``claims``; None: nobody asks for what they reach. ``last``: no hop follows."""
         bounds = np.empty(len(lids) + 1, np.int64)
         chosen = np.empty(count_choices(self.indptr, lids, fanout, bounds), self.ids)
-        reached = np.empty(len(lids) + len(chosen), self.ids)
+        reached = np.empty(0 if claims is None else len(lids) + len(chosen), self.ids)
         degrees = None if last else self.degrees
         found, work = _expand(
             self.indptr, self.indices, self.oid, lids, np.uint64(seed), hop, bounds, chosen, claims, degrees, reached
@@ -75,7 +77,9 @@ class Structure:
         return Piece(vertices, bounds, chosen), Front(reached[:found], int(work))
 
     def reach(self, piece: Piece, claims: Any, last: bool) -> Front:
-        """Claim all that a piece that another host drew reaches."""
+        """Claim all that a piece that another host drew reaches; arguments as in :meth:`expand`."""
+        if claims is None:
+            return Front(piece.vertices[:0], 0)
         reached = np.empty(len(piece.vertices) + len(piece.chosen), self.ids)
         degrees = None if last else self.degrees
         own, first = enter(claims, piece.vertices, degrees, reached, 0)
@@ -133,16 +137,19 @@ def _expand(
         degree = indptr[row + 1] - first
         begin, end = np.int64(bounds[k]), np.int64(bounds[k + 1])
         choose_row(indices, first, degree, vertex, state, turn, chosen, begin, end)
-        if claim(claims, 2, vertex):
-            reached[found] = vertex
-            found += 1
-            work += degree
-        for j in range(begin, end):
-            source = np.int64(chosen[j]) if oid is None else np.int64(oid[chosen[j]])
-            chosen[j] = source
-            if claim(claims, 2, source):
-                reached[found] = source
+        if oid is not None:
+            for j in range(begin, end):
+                chosen[j] = oid[chosen[j]]
+        if claims is not None:
+            if claim(claims, 2, vertex):
+                reached[found] = vertex
                 found += 1
-                if degrees is not None:
-                    work += degrees[source]
+                work += degree
+            for j in range(begin, end):
+                source = chosen[j]
+                if claim(claims, 2, source):
+                    reached[found] = source
+                    found += 1
+                    if degrees is not None:
+                        work += degrees[source]
     return found, work
