@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
-from simgnn.sampling.tasks.pool import Ticket
+from simgnn.sampling.tasks.graph import KINDS, Task
+from simgnn.sampling.tasks.pool import TaskError, Ticket
 from simgnn.sampling.tasks.requests import RowRequest, SampleRequest, Server
 
 IntArray = NDArray[np.int64]
@@ -18,7 +19,8 @@ HEADER = 4
 GROUP = 3
 """Words of a group of sample ids: batch seed; hop and branch; number of ids."""
 DONE, SAMPLES, ROWS, FAILED = 1, 2, 4, 8
-"""Flags of a header: the sender will ask for nothing more; asks anyone for neighbours; for rows; its tasks failed."""
+"""Flags of a header: the sender will ask for nothing more; asks anyone for neighbours; for rows; its tasks failed. The
+header of a rank that failed has the batch, and the task packed into one word, in place of numbers of ids."""
 _HOP = np.int64(32)
 
 
@@ -50,6 +52,26 @@ class Asked:
     def lengths(self) -> list[int]:
         """Words for each rank."""
         return lengths(self.header)
+
+
+def failed_header(ranks: int, error: BaseException) -> IntArray:
+    """Header [P, 4] of a rank that ends with ``error``: for others to report."""
+    header = np.zeros((ranks, HEADER), np.int64)
+    header[:, 2] = FAILED
+    if isinstance(error, TaskError):
+        task = error.ready.task
+        packed = (KINDS.index(task.kind) + 1) | task.branch << 8 | task.hop << 16 | task.chunk << 32
+        header[:, :2] = error.ready.batch, packed
+    return header
+
+
+def failed_task(header: IntArray) -> str:
+    """Say which task failed, from the header [4] of the rank where it did; empty for a failure of another kind."""
+    batch, packed = int(header[0]), int(header[1])
+    if not packed:
+        return ""
+    task = Task(KINDS[(packed & 255) - 1], packed >> 8 & 255, packed >> 16 & 65535, packed >> 32)
+    return f" in batch {batch}, task '{task}'"
 
 
 def lengths(header: IntArray) -> list[int]:

@@ -10,7 +10,18 @@ import torch.distributed as dist
 
 from executor.handlers.wire import all_to_all
 from executor.recording.failure import LostPeerError, raise_at
-from executor.rounds.messages import DONE, FAILED, GROUP, ROWS, SAMPLES, Asked, Served, lengths
+from executor.rounds.messages import (
+    DONE,
+    FAILED,
+    GROUP,
+    ROWS,
+    SAMPLES,
+    Asked,
+    Served,
+    failed_header,
+    failed_task,
+    lengths,
+)
 from executor.rounds.traffic import PayloadClass, Traffic, tensor_bytes
 from executor.state.context import GroupHandle
 from simgnn.sampling.tasks.pool import Ticket
@@ -44,7 +55,8 @@ class Rounds:
         self._round_bytes = round_bytes
         self._changed = threading.Condition()
         self._queue: list[tuple[object, int, Ticket]] = []
-        self._count, self._done, self._failed = 0, False, False
+        self._count, self._done = 0, False
+        self._failed: BaseException | None = None
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
         """Queue requests for the next rounds."""
@@ -64,7 +76,7 @@ class Rounds:
     def fail(self, error: BaseException) -> None:
         """Say that tasks of this rank have failed: other ranks learn it in the next round, and end."""
         with self._changed:
-            self._failed = True
+            self._failed = self._failed or error
             self._changed.notify()
 
     def run(self) -> None:
@@ -86,7 +98,7 @@ class Rounds:
         with self._changed:
             taken: list[Ticket] = []
             size = 0
-            while self._queue and not self._failed:
+            while self._queue and self._failed is None:
                 size += self._queue[0][2].request.reply_bytes
                 if taken and size > self._round_bytes:
                     break
@@ -97,15 +109,17 @@ class Rounds:
         """Make one round; return whether another follows."""
         ranks = len(self._group.members)
         with self._changed:
-            flags = DONE * (self._done and not self._queue) | FAILED * self._failed
+            flags, mine = DONE * (self._done and not self._queue), self._failed
         asked = Asked.of(tickets, ranks, flags)
-        header = self._headers(asked.header)
+        header = self._headers(asked.header if mine is None else failed_header(ranks, mine))
         told = int(np.bitwise_or.reduce(header[:, 2]))
-        failed = np.flatnonzero(header[:, 2] & FAILED)
-        if len(failed):
-            if flags & FAILED:
-                return False
-            raise LostPeerError(f"rank {self._rank}, round {self.traffic.rounds}: the tasks of rank {failed[0]} failed")
+        if mine is not None:
+            return False
+        if told & FAILED:
+            rank = int(np.flatnonzero(header[:, 2] & FAILED)[0])
+            raise LostPeerError(
+                f"rank {self._rank}, round {self.traffic.rounds}: rank {rank} failed{failed_task(header[rank])}"
+            )
         if told & (SAMPLES | ROWS):
             self._exchange(asked, header, told)
         else:
@@ -114,7 +128,7 @@ class Rounds:
             return False
         if not told & (SAMPLES | ROWS):
             with self._changed:
-                if not self._queue and not self._failed:
+                if not self._queue and self._failed is None:
                     self._changed.wait(IDLE_S)
         return True
 

@@ -1,8 +1,11 @@
 """Rounds carry the requests of tasks: batches are those of one process, bytes those of the formulas, and all ends."""
 
+import os
+import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import executor.rounds.rounds
 from executor.rounds.messages import HEADER
 from simgnn.errors import BackendError
 from simgnn.partition.local.serving import Serving
@@ -179,7 +183,9 @@ def broken(rank: int, ranks: int, case: Case, folder: str, dies: bool, at: int) 
             draws.pool.take(1, 60)
         draws.draw(given)
     except BackendError as error:
-        leave(folder, rank, [type(error).__name__, str(error), time.monotonic() - began])
+        seconds = time.monotonic() - began
+        draws.thread.join(30)  # other ranks learn of the failure in the next round
+        leave(folder, rank, [type(error).__name__, str(error), seconds])
     leave(folder, rank, ["nothing", "", 0.0])
 
 
@@ -187,12 +193,13 @@ def broken(rank: int, ranks: int, case: Case, folder: str, dies: bool, at: int) 
 def test_a_task_that_raises_ends_every_rank(at: int, tmp_path: Path) -> None:
     case = Case((0, 1, 2), (60, 3, 60))
     found = run_ranks(3, broken, tmp_path, case, str(tmp_path), False, at)
-    assert found[1][0] == "BackendError"
-    assert found[1][1].startswith("batch 1, task '")
+    assert found[1][0] == "TaskError"
+    where = found[1][1].partition(": ValueError")[0]
+    assert where.startswith("batch 1, task '")
     assert "ValueError: a task that fails on purpose" in found[1][1]
     for kind, message, seconds in (found[0], found[2]):
         assert kind == "LostPeerError"
-        assert "the tasks of rank 1 failed" in message or "lost contact" in message
+        assert f"rank 1 failed in {where}" in message
         assert seconds < 20
 
 
@@ -225,3 +232,61 @@ def test_a_silent_rank_ends_the_others_within_the_timeout(tmp_path: Path) -> Non
     found = run_ranks(2, silent, tmp_path, Case((0, 1), (2, 2)), str(tmp_path))
     assert found[0][0] == "LostPeerError"
     assert found[0][2] < 8
+
+
+def killed(rank: int, ranks: int, case: Case, folder: str, victim: int, call: int) -> None:
+    """``victim`` ends in its ``call``-th call of the transport: in a header, or between requests and replies."""
+    draws = Draws(case, rank, timeout_s=20)
+    began = time.monotonic()
+    if rank == victim:
+        torch.save("died", Path(folder) / f"result-{rank}.pt")
+        left = [call]
+
+        def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+            def count(*arguments: Any) -> Any:
+                left[0] -= 1
+                if left[0] < 0:
+                    os._exit(0)
+                return function(*arguments)
+
+            return count
+
+        executor.rounds.rounds.all_to_all = counted(executor.rounds.rounds.all_to_all)
+        draws.rounds._headers = counted(draws.rounds._headers)  # type: ignore[method-assign]
+    try:
+        draws.draw(case.given(rank))
+    except BackendError as error:
+        leave(folder, rank, [type(error).__name__, str(error), time.monotonic() - began])
+    leave(folder, rank, ["nothing", "", 0.0])
+
+
+def check_killed(seed: int, folder: Path) -> None:
+    """A rank drawn by ``seed`` ends in a task or in a call drawn by it: all others report that, in time."""
+    draw = random.Random(seed)
+    hosts = draw.choice([(0, 1), (0, 1, 2), (0, 0, 1, 1)])
+    case = Case(hosts, (60,) * len(hosts), chunk=draw.choice([1, 7, 256]), round_bytes=draw.choice([64, 4 << 20]))
+    if draw.random() < 0.5:
+        victim, arguments = 1, (broken, folder / "ranks", case, str(folder / "ranks"), True, draw.randrange(-1, 12))
+    else:
+        victim = draw.randrange(len(hosts))
+        arguments = killed, folder / "ranks", case, str(folder / "ranks"), victim, draw.randrange(0, 60)
+    found = run_ranks(len(hosts), *arguments)
+    assert found[victim] == "died"
+    for rank, told in enumerate(found):
+        if rank != victim:
+            kind, message, seconds = told
+            assert kind == "LostPeerError", (seed, told)
+            assert message.startswith(f"rank {rank}, round ")
+            assert "lost contact" in message
+            assert seconds < 40
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kill_anywhere_ends_all_ranks(seed: int, tmp_path: Path) -> None:
+    check_killed(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 53))
+def test_fifty_kills(seed: int, tmp_path: Path) -> None:
+    check_killed(seed, tmp_path)

@@ -33,6 +33,15 @@ def batch_then_cost(ready: Ready) -> tuple[Any, ...]:
     return ready.batch, ready.cost, KINDS.index(task.kind), task.branch, task.hop, task.chunk
 
 
+class TaskError(BackendError):
+    """Raised for a task that has failed; its message says which of which batch. ``ready``: the task."""
+
+    def __init__(self, ready: Ready, error: BaseException) -> None:
+        super().__init__(f"batch {ready.batch}, task '{ready.task}': {type(error).__name__}: {error}")
+        self.ready = ready
+        self.__cause__ = error
+
+
 class Ticket(NamedTuple):
     """A request on its way. ``key``: the place of its task in the order, by which requests are sent, too."""
 
@@ -123,7 +132,7 @@ class TaskPool:
                 with self._changed:
                     self._end(ready, spare=0)
         except BaseException as error:
-            self.fail(_placed(ready, error))
+            self.fail(TaskError(ready, error))
 
     def fail(self, error: BaseException) -> None:
         """End all tasks; the first error is what :meth:`take` raises."""
@@ -184,7 +193,7 @@ class TaskPool:
                     self._send([Ticket(key, ready, request) for request in requests])
                 ended = not requests
         except BaseException as error:
-            self.fail(error if ready is None else _placed(ready, error))
+            self.fail(error if ready is None else TaskError(ready, error))
 
     def _push(self, batch: int, numbers: Sequence[int], spare: int) -> None:
         """Make tasks ready. ``spare``: how many the calling thread may take itself, so that it wakes no other."""
@@ -213,10 +222,3 @@ class TaskPool:
         assert made is not None, "the last task merges"
         self._made[ready.batch] = made
         self._taken.notify_all()
-
-
-def _placed(ready: Ready, error: BaseException) -> BackendError:
-    """Say which task of which batch has failed."""
-    found = BackendError(f"batch {ready.batch}, task '{ready.task}': {type(error).__name__}: {error}")
-    found.__cause__ = error
-    return found
