@@ -3,6 +3,8 @@
 import heapq
 import threading
 from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,10 +34,18 @@ IDLE_S = 0.001
 ROUND_BYTES = 4 << 20
 
 
+class RequestRecord(NamedTuple):
+    """A request that was answered in round ``number`` (from 1): it lasted from ``ticket.asked_s`` to ``ended_s``."""
+
+    ticket: Ticket
+    number: int
+    ended_s: float
+
+
 class Rounds:
     """Rounds of one rank. ``group``: all P ranks, on the CPU, for rounds alone; ``answer``: takes the reply to a
     request; ``round_bytes``: a round takes requests, the most urgent first, while their replies have at most so many
-    bytes, and one at least.
+    bytes, and one at least; ``record``: called for each reply, before ``answer``.
 
     Any thread calls :meth:`submit`; one thread calls :meth:`run`, on every rank. Source: ByteGNN (Zheng et al., PVLDB
     15(6), 2022, section 5.2); that rounds are numbered is our decision, since collectives need an order.
@@ -48,11 +58,12 @@ class Rounds:
         server: Server,
         answer: Callable[[Ticket, Reply], None],
         round_bytes: int = ROUND_BYTES,
+        record: Callable[[RequestRecord], None] | None = None,
     ) -> None:
         assert group.members == tuple(range(len(group.members))), "the group of rounds is all ranks"
         self.traffic = Traffic()
         self._group, self._rank, self._server, self._answer = group, rank, server, answer
-        self._round_bytes = round_bytes
+        self._round_bytes, self._record = round_bytes, record
         self._changed = threading.Condition()
         self._queue: list[tuple[object, int, Ticket]] = []
         self._count, self._done = 0, False
@@ -175,8 +186,11 @@ class Rounds:
                 end = row + len(ticket.request.lids)
                 answers.append((ticket, rows[row:end]))
                 row = end
+        ended_s = perf_counter()
         for ticket, reply in sorted(answers, key=lambda answer: answer[0].key):
             self._count_batch(ticket, reply)
+            if self._record is not None:
+                self._record(RequestRecord(ticket, self.traffic.rounds, ended_s))
             self._answer(ticket, reply)
 
     def _count_batch(self, ticket: Ticket, reply: Reply) -> None:

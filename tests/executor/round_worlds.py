@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from executor.rounds.rounds import Rounds, serve_rounds
+from executor.rounds.rounds import RequestRecord, Rounds, serve_rounds
 from executor.rounds.traffic import Traffic
 from executor.state.context import GroupHandle
 from simgnn.graph.csr import CSR
@@ -117,8 +117,9 @@ class Draws:
 
     def __init__(self, case: Case, rank: int, timeout_s: float = 60.0, group: GroupHandle | None = None) -> None:
         world = case.world
+        self.answered: list[RequestRecord] = []
         group = group or group_of(len(case.hosts), timeout_s)
-        self.rounds = Rounds(group, rank, world.server(rank), self._answer, case.round_bytes)
+        self.rounds = Rounds(group, rank, world.server(rank), self._answer, case.round_bytes, self.answered.append)
         self.pool = TaskPool(case.threads, send=self.rounds.submit, failed=self.rounds.fail)
         self.maker = world.maker(rank, case.csr, case.chunk, case.negatives)
         self.thread = serve_rounds(self.rounds, self.pool.fail)

@@ -62,6 +62,13 @@ def drawn(rank: int, ranks: int, case: Case) -> dict[str, Any]:
     for one, (seeds, batch_seed) in zip(made, case.given(rank), strict=True):
         check(one, case.csr, case.features, seeds, batch_seed)
     traffic = draws.traffic
+    numbers = [record.number for record in draws.answered]
+    assert numbers == sorted(numbers)
+    assert all(record.ended_s >= record.ticket.asked_s for record in draws.answered)
+    assert len({(r.ticket.ready.batch, r.ticket.request.task, r.ticket.request.part) for r in draws.answered}) == len(
+        numbers
+    )
+    assert len(set(numbers)) <= traffic.rounds - traffic.empty
     return {
         "of_batch": [[*key, size] for key, size in traffic.of_batch.items()],
         "sent": [[*key, size] for key, size in traffic.sent.items()],

@@ -1,5 +1,7 @@
 """A batch drawn by tasks is that of the one-shot sampler, whatever chunks, threads, ranks and delays."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from simgnn.graph.csr import CSR
 from simgnn.partition.local.serving import Serving
 from simgnn.sampling.draw.sampler import Batch, Sampler
 from simgnn.sampling.draw.seeds import hash64
-from simgnn.sampling.tasks.batch import BatchMaker, TaskBatch
+from simgnn.sampling.tasks.batch import BatchMaker, TaskBatch, room_bytes
 from simgnn.sampling.tasks.graph import TaskGraph
 from simgnn.sampling.tasks.pairs import negatives, positives
 from simgnn.sampling.tasks.pool import TaskPool
@@ -181,6 +183,30 @@ def test_memory_of_batches_is_used_again() -> None:
     assert len(rooms) == 1
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 256])
+def test_each_host_may_hold_the_whole_graph_and_its_own_rows(chunk: int) -> None:
+    csr, serving = hubs(), Serving(HOSTS[4])
+    features, owner = features_of(csr), owners(csr.rows, 4)
+    world = World.of(csr, owner, serving, features, FANOUTS)
+    table = world.maker(1, csr, chunk).table
+    seeds = np.arange(5, 45)
+    (made,) = world.draw(1, BatchMaker(WholeStructure(csr), FANOUTS, chunk, table=table), [(seeds, 8)], 4)
+    check(made, csr, features, seeds, 8)
+    requests = world.carried[1, 0]
+    assert all(isinstance(request, RowRequest) for request in requests)
+    hosts = np.array(serving.hosts)[owner]
+    assert sum(len(request.lids) for request in requests) == (hosts[made.branches[0].vertices] != 0).sum()
+
+
+@pytest.mark.parametrize(("hops", "each"), [(1, 0), (2, 0), (3, 2)])
+def test_memory_of_a_batch_in_flight_is_stated(hops: int, each: int) -> None:
+    for vertices in (1, 64, 65, 300):
+        csr = csr_of([[] for _ in range(vertices)])
+        room = BatchMaker(WholeStructure(csr), (2,) * hops, 7, each).take_room()
+        arrays = [room.fetched, *(branch._marks for branch in room.branches)]
+        assert sum(array.nbytes for array in arrays) == room_bytes(vertices, hops, 3 if each else 1)
+
+
 def test_refuses_pairs_of_seeds_on_other_hosts() -> None:
     csr, serving = hubs(), Serving((0, 1))
     owner = owners(csr.rows, 2)
@@ -232,3 +258,18 @@ def test_delays_are_those_of_the_seed() -> None:
     finally:
         pool.close()
     assert order != sorted(order, key=[str(task) for task in maker.graph(30).tasks].index)
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_a_real_graph(hosts: int, data_dir: Path) -> None:
+    with np.load(data_dir / "ogbn_arxiv.npz", allow_pickle=False) as data:
+        csr = CSR(data["indptr"].astype(np.int64), data["indices"].astype(np.int32), len(data["indptr"]) - 1)
+        train = np.flatnonzero(data["train_mask"])
+    serving, fanouts = Serving(tuple(range(hosts))), (15, 10)
+    world = World.of(csr, owners(csr.rows, hosts), serving, np.zeros((csr.rows, 1), np.float32), fanouts)
+    sampler = Sampler(csr, fanouts)
+    batches = [(train[512 * number : 512 * (number + 1)], number) for number in range(4)]
+    made = world.draw(0, world.maker(0, csr, 256), batches, 4)
+    for one, given in zip(made, batches, strict=True):
+        assert_equal_batches(one.branches[0], sampler.sample(*given))

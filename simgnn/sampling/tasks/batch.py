@@ -53,8 +53,14 @@ class TaskBatch:
     inputs: Inputs | None
 
 
+def room_bytes(vertices: int, hops: int, branches: int) -> int:
+    """Bytes of the :class:`Room` of each batch in flight: about V / 4 a hop and branch, once more a branch for its
+    seeds, and once for the claims of input rows. Pieces and blocks, which grow with the batch, come on top."""
+    return 16 * -(-vertices // 64) * (branches * (hops + 1) + 1)
+
+
 class Room:
-    """Memory of one batch in the making: (hops + 1) * V / 4 bytes a branch, and V / 4 for the claims of input rows."""
+    """Marks and claims of one batch in the making, used again by later ones; :func:`room_bytes` says how large."""
 
     def __init__(self, structure: Structure, hops: int, branches: int) -> None:
         self.branches = tuple(PiecedAssembly(structure.vertices, hops, structure.ids) for _ in range(branches))

@@ -43,11 +43,13 @@ class TaskError(BackendError):
 
 
 class Ticket(NamedTuple):
-    """A request on its way. ``key``: the place of its task in the order, by which requests are sent, too."""
+    """A request on its way. ``key``: the place of its task in the order, by which requests are sent, too; ``asked_s``:
+    when its task made it, by ``time.perf_counter``."""
 
     key: Any
     ready: Ready
     request: Request
+    asked_s: float
 
 
 class TaskRecord(NamedTuple):
@@ -190,7 +192,8 @@ class TaskPool:
                     self._record(TaskRecord(ready, ready_s, started_s, perf_counter(), thread, size))
                 if requests:
                     assert self._send is not None, "a host that holds everything requests nothing"
-                    self._send([Ticket(key, ready, request) for request in requests])
+                    asked_s = perf_counter()
+                    self._send([Ticket(key, ready, request, asked_s) for request in requests])
                 ended = not requests
         except BaseException as error:
             self.fail(error if ready is None else TaskError(ready, error))
