@@ -65,9 +65,9 @@ def drawn(rank: int, ranks: int, case: Case) -> dict[str, Any]:
     numbers = [record.number for record in draws.answered]
     assert numbers == sorted(numbers)
     assert all(record.ended_s >= record.ticket.asked_s for record in draws.answered)
-    assert len({(r.ticket.ready.batch, r.ticket.request.task, r.ticket.request.part) for r in draws.answered}) == len(
-        numbers
-    )
+    tickets = [record.ticket for record in draws.answered]
+    answered = {(ticket.ready.batch, ticket.request.task, ticket.request.part) for ticket in tickets}
+    assert len(answered) == len(numbers), "each request is answered once"
     assert len(set(numbers)) <= traffic.rounds - traffic.empty
     return {
         "of_batch": [[*key, size] for key, size in traffic.of_batch.items()],
@@ -271,12 +271,12 @@ def check_killed(seed: int, folder: Path) -> None:
     """A rank drawn by ``seed`` ends in a task or in a call drawn by it: all others report that, in time."""
     draw = random.Random(seed)
     hosts = draw.choice([(0, 1), (0, 1, 2), (0, 0, 1, 1)])
-    case = Case(hosts, (60,) * len(hosts), chunk=draw.choice([1, 7, 256]), round_bytes=draw.choice([64, 4 << 20]))
+    case = Case(hosts, (20,) * len(hosts), chunk=draw.choice([1, 7, 256]), round_bytes=draw.choice([64, 4 << 20]))
     if draw.random() < 0.5:
         victim, arguments = 1, (broken, folder / "ranks", case, str(folder / "ranks"), True, draw.randrange(-1, 12))
     else:
         victim = draw.randrange(len(hosts))
-        arguments = killed, folder / "ranks", case, str(folder / "ranks"), victim, draw.randrange(0, 60)
+        arguments = killed, folder / "ranks", case, str(folder / "ranks"), victim, draw.randrange(0, 40)
     found = run_ranks(len(hosts), *arguments)
     assert found[victim] == "died"
     for rank, told in enumerate(found):

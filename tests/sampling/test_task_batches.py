@@ -271,5 +271,5 @@ def test_a_real_graph(hosts: int, data_dir: Path) -> None:
     sampler = Sampler(csr, fanouts)
     batches = [(train[512 * number : 512 * (number + 1)], number) for number in range(4)]
     made = world.draw(0, world.maker(0, csr, 256), batches, 4)
-    for one, given in zip(made, batches, strict=True):
-        assert_equal_batches(one.branches[0], sampler.sample(*given))
+    for one, (seeds, batch_seed) in zip(made, batches, strict=True):
+        assert_equal_batches(one.branches[0], sampler.sample(seeds, batch_seed))
