@@ -7,17 +7,21 @@ in alternated rounds, each once a round in an order drawn anew. Bars: two thread
 of one; tasks with one thread at least 0.7 of the one-shot sampler's batches a second. Other processes take cores from
 two threads, not from one: the processor time of the pool over its wall time says how many it had. Processor time of
 the one-thread contenders, too, is less disturbed than wall time. A task's own cost is that of one that does nothing:
-chunks of one vertex in a graph without edges.
+chunks of one vertex in a graph without edges. Two threads of a compiled loop that share nothing say how many cores two
+threads can have at all: the bar of two threads says something only where that is close to 2.
 """
 
 import argparse
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from arxiv import load
+from numba import njit
 from numpy.typing import NDArray
 from paired import ratio
 
@@ -48,6 +52,23 @@ def by_tasks(maker: BatchMaker, threads: int, seeds: Seeds) -> int:
     finally:
         pool.close()
     return sum(len(maker.graph(len(mine)).tasks) for mine in seeds)
+
+
+@njit(cache=True, nogil=True)
+def _spin(turns: Any) -> Any:
+    state = np.uint64(1)
+    for _ in range(turns):
+        state = (state * np.uint64(6364136223846793005)) ^ (state >> np.uint64(3))
+    return state
+
+
+def spin() -> None:
+    """Keep two threads busy with compiled code that shares nothing."""
+    threads = [threading.Thread(target=_spin, args=(20_000_000,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def at_once(sampler: Sampler, seeds: Seeds, table: NDArray[np.float32] | None) -> None:
@@ -104,10 +125,13 @@ def main() -> None:
             "one-shot, rows": lambda: at_once(sampler, seeds, table),
             "tasks with rows, 1 thread": lambda: by_tasks(fetching, 1, seeds),
             "tasks with rows, 2 threads": lambda: by_tasks(fetching, 2, seeds),
+            "two threads that share nothing": spin,
             "idle tasks": lambda: by_tasks(idle, 1, idle_seeds),
         },
         arguments.rounds,
     )
+    shared = times.pop("two threads that share nothing")
+    print(f"two threads that share nothing had {np.median(shared[:, 1] / shared[:, 0]):.2f} cores")
     for name, both in times.items():
         wall, busy = np.median(both, axis=0)
         count = len(idle_seeds) if name == "idle tasks" else len(seeds)
