@@ -306,18 +306,23 @@ def rank_seeds(marks: Any, seeds: Any, places: Any) -> None:
         places[np.int64(row[1]) + ones(row[0] & (bit - _ONE))] = place
 
 
+@njit(cache=True, nogil=True, inline="always")
+def position(marks: Any, hop: Any, vertex: Any, places: Any) -> Any:
+    """The position in the batch of ``vertex``, which one of the rows 0..hop must contain."""
+    word = vertex >> 6
+    bit = _ONE << np.uint64(vertex & 63)
+    at = hop
+    while not (marks[at, word, 0] & bit):
+        at -= 1
+    place = np.int64(marks[at, word, 1]) + ones(marks[at, word, 0] & (bit - _ONE))
+    return places[place] if at == 0 else place
+
+
 @njit(cache=True, nogil=True)
 def number(marks: Any, hop: Any, vertices: Any, places: Any, out: Any) -> None:
-    """Write to ``out`` the position in the batch of each of ``vertices``, which rows 0..hop must contain."""
+    """Write to ``out`` the :func:`position` in the batch of each of ``vertices``."""
     for k in range(len(vertices)):
-        vertex = vertices[k]
-        word = vertex >> 6
-        bit = _ONE << np.uint64(vertex & 63)
-        at = hop
-        while not (marks[at, word, 0] & bit):
-            at -= 1
-        place = np.int64(marks[at, word, 1]) + ones(marks[at, word, 0] & (bit - _ONE))
-        out[k] = places[place] if at == 0 else place
+        out[k] = position(marks, hop, vertices[k], places)
 
 
 @njit(cache=True, nogil=True)
