@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from simgnn.errors import GraphError
 from simgnn.graph.csr import CSR
 from simgnn.partition.local.serving import Serving
+from simgnn.sampling.draw.pairs import negatives, positives
 from simgnn.sampling.draw.sampler import Batch, Sampler
 from simgnn.sampling.draw.seeds import hash64
 from simgnn.sampling.tasks.batch import BatchMaker, TaskBatch, room_bytes
 from simgnn.sampling.tasks.graph import TaskGraph
-from simgnn.sampling.tasks.pairs import negatives, positives
 from simgnn.sampling.tasks.pool import TaskPool
 from simgnn.sampling.tasks.requests import GROUP_BYTES, RowRequest, SampleReply, SampleRequest
 from simgnn.sampling.tasks.rows import RowTable

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.errors import GraphError
+from simgnn.sampling.draw.pairs import NONE, branch_seeds, negatives, positives
 from simgnn.sampling.draw.sampler import Batch, settle
 from simgnn.sampling.tasks.claims import claim_all
 from simgnn.sampling.tasks.graph import NEGATIVE, POSITIVE, SEED, Task, TaskGraph
 from simgnn.sampling.tasks.merge import PiecedAssembly, ranks_among
-from simgnn.sampling.tasks.pairs import NONE, branch_seeds, negatives, positives
 from simgnn.sampling.tasks.places import divided
 from simgnn.sampling.tasks.requests import (
     DIFFERENT,
