@@ -14,9 +14,10 @@ import numpy as np
 
 from simgnn.study.backend import Backend
 from simgnn.study.error_measures import Floats, kendall_tau, ordered_pairs
+from simgnn.study.published.facts import Change, Figure, changes
 from simgnn.study.published.rows import PublishedRow, published_row
-from simgnn.study.published.suite import PublishedBars, PublishedSuite
-from simgnn.study.published.tables import selected_rows
+from simgnn.study.published.suite import Ablation, PublishedBars, PublishedSuite
+from simgnn.study.published.tables import Entry, selected_rows
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class PublishedBoard:
     ``otherwise``: rows that ended neither well nor out of memory, which are not scored. ``inside``: timed rows whose
     range of predictions holds the published time. ``tau``: over all pairs of rows; ``within``, ``across``: over pairs
     of rows in the same table, and in different tables. ``communication_factor``: the median factor either way between
-    printed and predicted communication, over ``communication_rows`` rows (None: no row prints it). ``apart``: the
+    printed and predicted communication, over ``communication_rows`` rows (None: no row prints it). ``ratio_factor``:
+    the same of ratios of a time to that without the last step of an ablation, over ``ratio_rows`` rows. ``apart``: the
     boards of tables that are scored by themselves; their rows and bars are in none of the other fields."""
 
     suite: str
@@ -55,6 +57,8 @@ class PublishedBoard:
     bars: dict[str, bool]
     communication_factor: float | None = None
     communication_rows: int = 0
+    ratio_factor: float | None = None
+    ratio_rows: int = 0
     assumptions: tuple[str, ...] = ()
     apart: "tuple[PublishedBoard, ...]" = ()
 
@@ -89,6 +93,7 @@ def _order(agreement: Floats) -> Order:
 def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> PublishedBoard:
     """Predict and score every selected row. Raises :class:`ConfigError` where a file does not match the suite."""
     selected = [(table, *selected_rows(table, tables / table.file)) for table in suite.tables]
+    ablated = [(one, changes(one, tables / one.file)) for one in suite.ablations]
 
     def board(name: str, group: str | None, bars: PublishedBars) -> PublishedBoard:
         rows, left_out, otherwise = [], 0, 0
@@ -99,10 +104,42 @@ def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> Pu
             for entry in entries:
                 backend.tell(f"predicting {table.label}: {entry.dataset}, {entry.model}")
                 rows.append(published_row(suite, table, entry, backend))
+        for ablation, found in ablated:
+            rows += ablation_rows(suite, ablation, found, backend) if ablation.apart == group else []
         return _board(name, bars, rows, left_out, otherwise)
 
     apart = tuple(board(name, name, bars) for name, bars in suite.apart.items())
     return replace(board(suite.name, None, suite.bars), assumptions=suite.assumptions(), apart=apart)
+
+
+def ablation_rows(
+    suite: PublishedSuite, ablation: Ablation, found: Sequence[Change], backend: Backend
+) -> list[PublishedRow]:  # fmt: skip
+    """Predict the figures of an ablation, each once, in the order of the facts; those after a step have its ratio."""
+    like = next(table for table in suite.tables if table.label == ablation.like)
+    rows: dict[tuple[str, ...], PublishedRow] = {}
+
+    def row(figure: Figure) -> PublishedRow:
+        if figure.of not in rows:
+            backend.tell(f"predicting {ablation.label}, {figure.step}: {figure.dataset}, {figure.model}")
+            table = ablation.table(like, figure.step, figure.quantity, figure.epochs)
+            entry = Entry(
+                figure.dataset, figure.model, ablation.layers, ablation.ranks, "ok", figure.seconds, figure.text
+            )
+            rows[figure.of] = published_row(suite, table, entry, backend)
+        return rows[figure.of]
+
+    for change in found:
+        if change.before is None:
+            row(change.after)
+            continue
+        before, after = row(change.before), row(change.after)
+        published, predicted = (
+            None if one is None or other is None else one / other
+            for one, other in ((after.published_s, before.published_s), (after.predicted_s, before.predicted_s))
+        )
+        rows[change.after.of] = replace(after, published_ratio=published, predicted_ratio=predicted)
+    return list(rows.values())
 
 
 def _board(
@@ -116,9 +153,11 @@ def _board(
     columns = ([getattr(row, name) for row in timed] for name in names)
     predicted, published, noise, low, high = (np.array(column, dtype=np.float64) for column in columns)
     tau, pairs = kendall_tau(predicted, published, noise)
-    within, across, wrong = orders(predicted, published, noise, [row.file for row in timed])
+    within, across, wrong = orders(predicted, published, noise, [f"{row.file}, {row.timed}" for row in timed])
     discordant = dict(zip(places, wrong, strict=True))
     parts = [row.communication_factor for row in rows if row.communication_factor]
+    ratios = [row.ratio_factor for row in rows if row.ratio_factor]
+    ratio = float(np.median([max(one, 1 / one) for one in ratios])) if ratios else None
     decided = [row for row in rows if row.verdict != "undecided"]
     right = sum((row.verdict == "oom") == (row.published_status == "oom") for row in decided)
     return PublishedBoard(
@@ -137,9 +176,12 @@ def _board(
         undecided=len(rows) - len(decided),
         bars={
             "median_factor": median is not None and median <= bars.median_factor,
+            **({} if bars.median_ratio is None else {"median_ratio": ratio is not None and ratio <= bars.median_ratio}),
             **({} if bars.tau is None else {"tau": tau is not None and tau >= bars.tau}),
             "wrong_verdicts": len(decided) - right <= bars.wrong_verdicts,
         },
         communication_factor=float(np.median([max(one, 1 / one) for one in parts])) if parts else None,
         communication_rows=len(parts),
+        ratio_factor=ratio,
+        ratio_rows=len(ratios),
     )
