@@ -51,11 +51,14 @@ def with_capacities(
     budget = experiment.placement.device_bytes
     for level in levels if _on_cpu(machine).all() and not budget else levels[::-1]:
         if level in adaptive:
-            least = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1})
-            full = _with(experiment, {**dict.fromkeys(adaptive, 0), **found, level: 1.0})
-            programs = [plan(each, stats).program for each in (least, full)]
-            needed = [_needed(program, machine, level) for program in programs]
-            found[level] = _fitting(experiment, machine, level, _most_rows(programs[1], stats, level), *needed)
+            empty: dict[str, int | float | IntArray] = {**dict.fromkeys(adaptive, 0), **found}
+            full = plan(_with(experiment, {**empty, level: 1.0}), stats).program
+            most, room = _most_rows(full, stats, level), _room(experiment, machine, level)
+            needed = _needed(full, machine, level)
+            if (needed > room).any():  # planning with one row takes as long again, and where all fit it tells nothing
+                least = plan(_with(experiment, {**empty, level: 1}), stats).program
+                most = _fitting(room, most, _needed(least, machine, level), needed)
+            found[level] = most
     equal = [rows for level, rows in found.items() if adaptive[level] == EQUAL]
     alike = min((int(rows.min()) for rows in equal), default=0)
     found = {level: np.full_like(rows, alike) if adaptive[level] == EQUAL else rows for level, rows in found.items()}
@@ -87,16 +90,20 @@ def _needed(program: Program, machine: Machine, level: Level) -> NDArray[np.floa
     return _per_host(machine, np.where(cpu, on_device, staged_bytes(program) + shared / together))
 
 
+def _room(experiment: Experiment, machine: Machine, level: Level) -> NDArray[np.float64]:
+    """Bytes that a program may need of the device of each rank [P], or of the memory of each host [hosts]."""
+    room = _memory(machine, level) * (1 - experiment.placement.reserved_shares[level])
+    if level == "device_rows" and experiment.placement.device_bytes:
+        room = np.minimum(room, experiment.placement.device_bytes)
+    return room
+
+
 def _fitting(
-    experiment: Experiment, machine: Machine, level: Level, rows: IntArray, least: NDArray[np.float64],
-    full: NDArray[np.float64],
+    room: NDArray[np.float64], rows: IntArray, least: NDArray[np.float64], full: NDArray[np.float64]
 ) -> IntArray:  # fmt: skip
     """The number of rows that fit, of each rank or host, at most ``rows``. Bytes needed with one row, ``least``, and
     with all, ``full``: in between they grow no faster than in proportion, since a peak is a maximum of such sums. The
     first row changes more, as the others then travel apart from those of caches."""
-    room = _memory(machine, level) * (1 - experiment.placement.reserved_shares[level])
-    if level == "device_rows" and experiment.placement.device_bytes:
-        room = np.minimum(room, experiment.placement.device_bytes)
     free = room - least
     share = np.divide(free, full - least, out=np.ones_like(free), where=full > least)
     found = 1 + np.floor(np.clip(share, 0.0, 1.0) * (rows - 1)).astype(np.int64)
