@@ -4,7 +4,7 @@ device of a rank (on this CPU, all that it allocates) and memory that the ranks 
     python tests/benchmarks/bench_memory.py --ranks 1 2 4 --hidden 64 256
     python tests/benchmarks/bench_memory.py --systems vanilla cagnet distdgl --models gin gat
     python tests/benchmarks/bench_memory.py --graphs ogbn_arxiv --ranks 2 4 --models gcn --set \
-        freshness.kind=refresh-interval placement.device_rows=0.5 placement.host_rows=0.5
+        freshness.kind=refresh-interval placement.device_rows=0.5 placement.host_rows=0.5 freshness.mode=async
     python tests/benchmarks/bench_memory.py --systems distdgl rapidgnn --hosts 2 --ranks 2 4 --set model.order=auto
 
 Every case is planned once, simulated, and trained for two epochs in fresh processes, evaluated after the second.

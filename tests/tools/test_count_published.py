@@ -9,9 +9,10 @@ import pytest
 from simgnn.cli.main import invoke
 from simgnn.errors import ConfigError
 from simgnn.graph.load import load_graph
+from simgnn.study.published.halo_rows import HaloLike
 from simgnn.study.published.suite import Balance, Counted, Reuse, load_published, published_folder
 from simgnn.study.validate.suite_file import find_suite
-from tools.count_published import block_edges, degree, divided, main, reread_hits
+from tools.count_published import block_edges, degree, divided, halo_rows, main, reread_hits
 
 SHARES = 2.0 ** np.arange(-10, 1)
 REAL = (
@@ -51,7 +52,7 @@ def test_reads_at_random_find_as_many_rows_as_there_are_kept(tmp_path: Path) -> 
 def test_the_command_writes_what_a_suite_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drawn = np.random.default_rng(1).integers(0, 500, (5000, 2))
     graph = write_edges(tmp_path / "drawn.npy", drawn)
-    assert main([str(graph), "--ranks", "2", "--partition", str(graph)]) == 0
+    assert main([str(graph), "--ranks", "2", "--partition", str(graph), "--halo", "2"]) == 0
     table = tomllib.loads(capsys.readouterr().out)
     reuse = Reuse.model_validate({**table["reuse"], "assumed": "counted"})
     found = load_graph(str(graph))
@@ -63,6 +64,10 @@ def test_the_command_writes_what_a_suite_reads(tmp_path: Path, capsys: pytest.Ca
     assert sum(counted.rows) == stats.facts.vertices
     assert sum(counted.edges) == stats.facts.edges
     assert balance.edges["2"] == pytest.approx(max(counted.edges) / (sum(counted.edges) / 2), abs=0.1)
+    halo = HaloLike.model_validate({**table["halo_rows"], "assumed": "counted"})
+    assert (halo.ranks, halo.of[0].sharing) == (2, 1.0), "of two ranks each halo row is needed by one"
+    assert halo.of[0].halo == pytest.approx(stats.halo_rows().sum() / stats.facts.vertices, abs=0.1)
+    assert halo.of[0].cut == pytest.approx(stats.tables["cut_edges"].sum() / stats.facts.edges, abs=0.1)
     assert main([str(tmp_path / "absent.npy")]) == 2
     assert "absent.npy" in capsys.readouterr().err
 
@@ -79,6 +84,13 @@ def test_the_shipped_suite_says_what_is_counted(data_dir: Path) -> None:
         assert stated.graph == name
         assert stated.degree == pytest.approx(degree(graph), abs=0.006)
         assert stated.hits == pytest.approx(reread_hits(graph, np.array(suite.reuse.shares)).tolist(), abs=0.0006)
+    assert suite.halo_rows is not None
+    for name, graph, halo in zip(REAL, graphs, suite.halo_rows.of, strict=True):
+        counted = halo_rows(graph, suite.halo_rows.ranks)
+        assert (halo.graph, halo.degree) == (name, counted["degree"])
+        for key in ("halo", "cut", "sharing"):
+            assert getattr(halo, key) == pytest.approx(counted[key], rel=0.15), (name, key)
+        assert halo.edges == pytest.approx(counted["edges"], abs=0.05)
     for ranks, uneven in suite.balance.edges.items():
         found = [divided(graph, int(ranks)).edges for graph in graphs]
         assert uneven == pytest.approx(float(np.median([edges.max() / edges.mean() for edges in found])), rel=0.1)

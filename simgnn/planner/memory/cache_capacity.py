@@ -101,8 +101,11 @@ class _Fitting:
         Bytes needed with one row, ``least``, and with all, ``full``: in between they are taken to grow in proportion.
         The first row changes more, as the others then travel apart from those of caches. A rank may read many of the
         first rows in the memory of its host and few of the last, so that less may fit: that is tried, and repaired."""
-        least, full = self._program(1), self._program(1.0)
+        full = self._program(1.0)
         found = most = _most_rows(full, self.level)
+        if not self._lacking(full, most).any():  # planning with one row takes as long again, and would tell nothing
+            return most
+        least = self._program(1)
         for place in self._places():
             room = _room(self.experiment, self.machine, place)
             needed, whole = (_needed(program, self.machine, place) for program in (least, full))
@@ -117,7 +120,11 @@ class _Fitting:
 
     def _short(self, rows: IntArray) -> NDArray[np.bool_]:
         """Find the ranks or hosts whose caches of so many rows do not fit."""
-        program, short = self._program(rows), np.zeros(len(rows), np.bool_)
+        return self._lacking(self._program(rows), rows)
+
+    def _lacking(self, program: Program, rows: IntArray) -> NDArray[np.bool_]:
+        """Find the ranks or hosts in whose memory a program with caches of so many rows does not fit."""
+        short = np.zeros(len(rows), np.bool_)
         for place in self._places():
             free = _room(self.experiment, self.machine, place) - _needed(program, self.machine, place)
             short |= self._of_level(place, free) < 0

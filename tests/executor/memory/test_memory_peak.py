@@ -316,8 +316,12 @@ LEVELS = (
     ["placement.device_rows=0.5", "placement.host_rows=0.5"],
     ["placement.device_rows=3000", "placement.host_rows=9000", "communication.resend_inputs=true"],
     ["placement.device_rows=0.3", "placement.host_rows=0.8", "model.kind=gat", "model.order=auto"],
+    ["placement.host_rows=1.0", "freshness.mode=async"],
+    ["placement.device_rows=0.5", "placement.host_rows=0.5", "freshness.mode=async"],
+    ["placement.device_rows=0.5", "placement.host_rows=0.5", "freshness.mode=async", "freshness.refresh_interval=1"],
+    ["placement.device_rows=0.3", "placement.host_rows=0.8", "freshness.mode=async", "freshness.grad=historical"],
 )  # fmt: skip
-"""Caches of the device, of the host, and of both."""
+"""Caches of the device, of the host, and of both; of the host twice where a refresh brings rows for later epochs."""
 
 
 @pytest.mark.slow
