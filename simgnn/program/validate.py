@@ -12,6 +12,7 @@ from simgnn.program.hazards import between_ranks, orders_needed
 from simgnn.program.kinds import (
     COLLECTIVE_KINDS,
     COMPUTE_KINDS,
+    FORMS_OF_PARTS,
     GROUP_KINDS,
     KIND_OF_FORM,
     LOCAL_COPY_KINDS,
@@ -129,7 +130,7 @@ def _op_faults(program: Program, template: Template, op: Op) -> Iterator[str]:
     for access in op.reads + op.writes:
         yield from _access_faults(program, access)
         if access.buffer in program.buffers and access.part is not None:
-            yield from _part_faults(program, op, access, access.part)
+            yield from _part_faults(program, template.name, op, access, access.part)
     for dependency in op.after:
         yield from _dependency_faults(program, template, op, dependency)
     for size in [*(size for work in op.work for size in work.sizes.values()), *op.scratch.sizes]:
@@ -166,17 +167,21 @@ def _access_faults(program: Program, access: Access) -> Iterator[str]:
         yield f"buffer '{access.buffer}' keeps {buffer.depth} copies; the copy of {back} turns back is gone"
 
 
-def _part_faults(program: Program, op: Op, access: Access, part: Part) -> Iterator[str]:
+def _part_faults(program: Program, template: str, op: Op, access: Access, part: Part) -> Iterator[str]:
     buffer, what = program.buffers[access.buffer], f"its part of buffer '{access.buffer}'"
     faults = [fault for size in (part.first, part.rows) for fault in _size_faults(program, size)]
     yield from (f"{what}: {fault}" for fault in faults)
     rows = buffer.rows
     if isinstance(rows, Column) and rows.name not in program.sizes.columns:
         return  # reported with the buffer
-    if isinstance(rows, Decision) or (isinstance(rows, Column) and program.sizes.columns[rows.name].ndim > 1):
-        yield f"{what}: the buffer's rows differ by turn; a buffer with parts has the same rows in all"
+    differs = isinstance(rows, Decision) or (isinstance(rows, Column) and program.sizes.columns[rows.name].ndim > 1)
+    if differs and (part.places or access in op.writes):
+        yield f"{what}: the buffer's rows differ by turn; a buffer of which ops write parts has the same rows in all"
         return
-    if op.form is not None:
+    if differs:
+        yield from _range_faults(program, template, part, rows, what)
+        return
+    if op.form is not None and op.form not in FORMS_OF_PARTS:
         yield f"{what}: ops of the form '{op.form}' use whole buffers"
     held = program.sizes.most(rows)
     if part.places:
@@ -199,6 +204,17 @@ def _part_faults(program: Program, op: Op, access: Access, part: Part) -> Iterat
             rank = int(over[0])
             name = part.places or access.buffer
             yield f"{what} ends at row {int(end[rank].max())} on rank {rank}, '{name}' has {int(held[rank])}"
+
+
+def _range_faults(program: Program, template: str, part: Part, rows: Size, what: str) -> Iterator[str]:
+    """Check a range that is read of a buffer whose rows differ by turn, in the steps of its template."""
+    end, held = _same_turns(
+        _in_steps(program, _sum_of(program, part.first, part.rows), template), _rows_of(program, rows, template)
+    )
+    over = np.argwhere(end > held)
+    if len(over):
+        at = tuple(over[0].tolist())
+        yield f"{what} ends at row {end[at]} on rank {at[0]}, the buffer has {held[at]}"
 
 
 def _sum_of(program: Program, one: int | Column, other: int | Column) -> IntArray:
