@@ -247,6 +247,16 @@ class ProgramBuilder:
         finally:
             self._one_by_one = False
 
+    def chain(self, calendar: Calendar) -> None:
+        """Let the first op of each step of a calendar wait for the last op of the step before."""
+        for before, following in calendar.followers.items():
+            last = self.templates[before][-1].name
+            for after in following:
+                ops = self.templates[after]
+                waits = Dependency(last, steps_back=1)
+                if waits not in ops[0].after:
+                    ops[0] = replace(ops[0], after=(*ops[0].after, waits))
+
     def move_behind(self, templates: Sequence[str], name: str, other: str) -> None:
         """Move the op ``name`` in program order, so that it comes directly behind the op ``other``."""
         for template in templates:

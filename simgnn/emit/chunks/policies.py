@@ -24,6 +24,11 @@ class ChunkCommunication(CommunicationTraits, ABC):
     dense_inputs: ClassVar[bool] = True
 
     @property
+    def acts(self) -> bool:
+        """Always true: ranks ask which rows they move."""
+        return True
+
+    @property
     @abstractmethod
     def reuses(self) -> bool: ...
 

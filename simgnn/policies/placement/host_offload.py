@@ -35,7 +35,7 @@ class HostOffload(ChunkPlacement):
         return "resident"
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        model, train = choices.model, choices.train
+        model = choices.model
         if not choices.trains:
             return
         if self.kept(model.attends, model.built_in) == "recompute":
@@ -47,6 +47,3 @@ class HostOffload(ChunkPlacement):
         if self.topology == "streamed":
             message = "got 'streamed', expected 'auto' or 'resident': copies of edges by chunk are not built yet"
             yield Refusal("placement", "topology", message)
-        if train.eval_every:
-            message = f"got {train.eval_every} with placement.kind = '{self.label}', expected 0: evaluation chunk by chunk is not built yet"
-            yield Refusal("train", "eval_every", message)
