@@ -118,13 +118,7 @@ def prepare(
         artifact = obtain_partition(experiment, graph, cache, progress, profile)
         stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
         if experiment.communication.moves == "chunks":
-            timed = with_transfer_rates(experiment, profile)
-            chunks = obtain_chunks(timed, graph, artifact, cache, progress)
-            stats = replace(stats, tables={**stats.tables, **chunks.tables})
-            planned = _planned(experiment, stats, profile, progress)
-            filled = {f"partition.{option}": value for option, value in timed.partition.filled().items()}
-            planned = replace(planned, resolved={**planned.resolved, **filled})
-            return Prepared(experiment, stats, planned, graph, artifact, chunks=chunks)
+            return _in_chunks(experiment, graph, artifact, stats, cache, profile, progress)
         if sampling is None:
             return Prepared(experiment, stats, _planned(experiment, stats, profile, progress), graph, artifact)
         # Numba: loaded when a graph is prepared
@@ -135,6 +129,20 @@ def prepare(
         resolved = experiment.model_copy(update={"placement": batches.placement})
         stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
         return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
+
+
+def _in_chunks(
+    experiment: Experiment, graph: "Graph", artifact: "PartitionArtifact", stats: PartitionStats, cache: Path | None,
+    profile: Profile | None, progress: Progress,
+) -> Prepared:  # fmt: skip
+    """Divide the partition into chunks, and plan training chunk by chunk."""
+    timed = with_transfer_rates(experiment, profile)
+    chunks = obtain_chunks(timed, graph, artifact, cache, progress)
+    stats = replace(stats, tables={**stats.tables, **chunks.tables})
+    planned = _planned(experiment, stats, profile, progress)
+    filled = {f"partition.{option}": value for option, value in timed.partition.filled().items()}
+    planned = replace(planned, resolved={**planned.resolved, **filled})
+    return Prepared(experiment, stats, planned, graph, artifact, chunks=chunks)
 
 
 def full_graph_stats(experiment: Experiment, artifact: "PartitionArtifact") -> PartitionStats:
