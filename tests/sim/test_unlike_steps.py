@@ -7,6 +7,7 @@ from programs.test_simulated import machine_for
 
 from simgnn.hardware.price.machine import Machine
 from simgnn.planner.memory.program_memory import program_bytes
+from simgnn.record.batches import draws_batches
 from simgnn.record.epoch_kinds import kinds_of
 from simgnn.record.summary import Columns, buffer_bytes, described_kinds, evaluation_s, payload_epochs, rank_times
 from simgnn.sim.limited_by.find import Resimulation, find_limits
@@ -48,6 +49,7 @@ def test_epochs_are_of_one_kind(found: Simulation) -> None:
     assert kind.epochs.tolist() == [1, 2, 3, 4]
     assert described_kinds(found.epoch_s, calendar) == []
     assert list(payload_epochs(EPOCHS, calendar)) == [1, 2, 3]
+    assert not draws_batches(found.program), "steps of chunks are no mini-batches: no table of batches"
     times = rank_times(Columns.of(found.trace, found.program), RANKS, calendar)
     for rank, of_rank in enumerate(times):
         assert of_rank.compute_s == pytest.approx(float(np.median(found.compute_s[1:, rank])))
