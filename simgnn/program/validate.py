@@ -8,7 +8,7 @@ import numpy as np
 from simgnn.errors import ProgramError
 from simgnn.program.calendar import EVALUATE, Turn
 from simgnn.program.dependencies import Unrolled, windows
-from simgnn.program.hazards import between_ranks, orders_needed
+from simgnn.program.hazards import between_ranks, met_by_ranks, orders_needed
 from simgnn.program.kinds import (
     COLLECTIVE_KINDS,
     COMPUTE_KINDS,
@@ -40,7 +40,7 @@ def validate(program: Program) -> Program:
     problems = list(_sweep_faults(program))
     if not problems:
         faults = dict.fromkeys(fault for view in program.views for fault in _faults(view))
-        problems = [*faults, *_evaluation_faults(program)] or list(_spoilt_by_evaluations(program))
+        problems = [*faults, *_evaluation_faults(program)] or list(dict.fromkeys(_spoilt_by_evaluations(program)))
     if problems:
         raise ProgramError([f"program '{program.name}': {problem}" for problem in problems])
     return program
@@ -68,7 +68,8 @@ def _sweep_faults(program: Program) -> Iterator[str]:
 
 
 def _spoilt_by_evaluations(program: Program) -> Iterator[str]:
-    """Find buffers that an evaluation changes between two epochs of which the second reads what the first left."""
+    """Find buffers that an evaluation changes between two epochs of which the second reads what the first left, and
+    buffers of hosts that one rank may still use in the one when another begins the other."""
     if not program.calendar.evaluation:
         return
     training, evaluation = program.views
@@ -79,6 +80,16 @@ def _spoilt_by_evaluations(program: Program) -> Iterator[str]:
                 yield (
                     f"{name}: '{op.name}' writes buffer '{spoilt}', in which an epoch reads rows of the one before; "
                     "give evaluations a buffer of their own"
+                )
+    if len(set(program.hosts)) < program.ranks:
+        trained, evaluated = (windows(view)[0] for view in program.views)
+        for before, after in ((trained, evaluated), (evaluated, trained)):
+            for name, first, second in met_by_ranks(before, after):
+                where = "before" if before is trained else "after"
+                both = f"'{first.op.name}' and '{second.op.name}'"
+                yield (
+                    f"buffer '{name}' is used by {both}, one of them writing, {where} an evaluation: "
+                    "they may be of two ranks, and no collective or barrier lies between them"
                 )
 
 
