@@ -25,8 +25,8 @@ from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Space, Stream
 from simgnn.program.sizes import IntArray, Size, Terms
 
 Moves = Literal["rows", "blocks", "batches", "chunks"]
-"""What travels: rows of the full graph that lists name, whole blocks of its rows, input rows of mini-batches, or rows of
-chunks of the full graph, between the memory of hosts and devices."""
+"""What travels: rows of the full graph that lists name, whole blocks of its rows, input rows of mini-batches, or rows
+of chunks of the full graph, between the memory of hosts and devices."""
 Cut = Literal["edge-cut", "vertex-cut"]
 Reorder = Literal["none", "rcm", "degree"]
 Effect = Literal["decisions", "learning", "nothing"]

@@ -11,6 +11,7 @@ from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.chunks.names import (
     EDGES,
     EDGES_HELD,
+    MERGED,
     NEEDED,
     OTHERS,
     RANK_ROWS,
@@ -61,7 +62,14 @@ def plan_chunks(experiment: Experiment, stats: PartitionStats) -> tuple[Program,
     stats = replace(stats, facts=facts)
     inputs = InputRows(rows="input", resent=True, sums_first=True)
     model, _ = plan_layers(experiment, facts, stats.ranks, inputs)
-    sizes = ChunkSizes(stats, len(model.layers), communication.reuses, communication.peers, any(map(gathers, model.layers)))
+    sizes = ChunkSizes(
+        stats,
+        len(model.layers),
+        communication.reuses,
+        communication.peers,
+        any(map(gathers, model.layers)),
+        placement.host_space,
+    )
     kept = placement.kept(experiment.model.attends, experiment.model.built_in)
     builder = ProgramBuilder(
         experiment.name, [int(host) for host in stats.hosts], experiment.train.dtype, experiment.schedule
@@ -89,8 +97,8 @@ def _evaluate(layer: int, opens: bool) -> str:
 
 
 def gathers(layer: LayerSpec) -> bool:
-    """Whether a chunk's layer reads the rows that it needs one after the other, not where they lie in the merged buffer:
-    each of them is transformed, or the layer is the user's own."""
+    """Whether a chunk's layer reads the rows that it needs one after the other, not where they lie in the merged
+    buffer: each of them is transformed, or the layer is the user's own."""
     return layer.attends or layer.kind not in BUILT_IN_LAYERS
 
 
@@ -107,7 +115,7 @@ class ChunkedPlan:
         self.recomputes = recomputes
         self.builder, self.model, self.stats, self.sizes = builder, model, stats, sizes
         self.top = len(model.layers)
-        self.transfers = ChunkTransfers(builder, sizes.moves_between_ranks)
+        self.transfers = ChunkTransfers(builder, sizes.moves_between_ranks, sizes.host)
 
     def program(self, optimizer: str) -> Program:
         """Return the program of training and evaluation, whose ops follow one another."""
@@ -131,9 +139,7 @@ class ChunkedPlan:
         builder, layers = self.builder, self.model.layers
         emit_update(builder, layers, (UPDATE,), self.stats.ranks, optimizer)
         if self.stats.ranks > 1:
-            builder.allreduce(
-                (SUM,), SUM, ["evaluation"], EVALUATION * METRIC_BYTES, control=True, phase="evaluate"
-            )
+            builder.allreduce((SUM,), SUM, ["evaluation"], EVALUATION * METRIC_BYTES, control=True, phase="evaluate")
 
     def _calendar(self) -> Calendar:
         forward = [one for layer in self.model.layers for one in self._stretches(_forward, layer.index, self.top)]
@@ -157,8 +163,8 @@ class ChunkedPlan:
         self.sizes.add_to(builder)
         if any(layer.dropped for layer in model.layers):
             builder.buffer(VERTICES, RANK_ROWS, 1, "int64", persistent=True)
-        builder.buffer("features", RANK_ROWS, model.layers[0].width_in, space="host", persistent=True)
-        add_labels(builder, "labels", RANK_ROWS, self.stats.facts)
+        builder.buffer("features", RANK_ROWS, model.layers[0].width_in, space=self.sizes.host, persistent=True)
+        add_labels(builder, "labels", RANK_ROWS, self.stats.facts, self.sizes.host)
         keep_splits(builder, RANK_ROWS)
         learned_state(builder, model.layers, optimizer)
         builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
@@ -166,13 +172,14 @@ class ChunkedPlan:
 
     def _topology(self) -> Column:
         """Bytes of the edges of all chunks of a rank, in both directions: 4 an edge and its weight, 8 a row pointer;
-        and of the scaling of each row that a chunk needs."""
-        builder, chunks = self.builder, self.sizes.chunks
-        of_edge = 4 + (builder.item_bytes if self.model.layers[0].weighted else 0)
-        rows, needed = (builder.columns[column.name][:, :chunks].sum(axis=1) for column in (ROWS, NEEDED))
-        edges = builder.columns[EDGES.name][:, :chunks].sum(axis=1)
-        nbytes = 2 * of_edge * edges + 8 * (rows + needed + 2 * chunks)
-        return builder.column("topology_bytes", nbytes)
+        and of the factors of rows. A GCN has some for the merged buffer, for rows that a chunk needs, and five times
+        its own; a mean has them for its own."""
+        builder, chunks, layer = self.builder, self.sizes.chunks, self.model.layers[0]
+        rows, needed, edges = (builder.columns[each.name][:, :chunks].sum(axis=1) for each in (ROWS, NEEDED, EDGES))
+        of_edge = 4 + (builder.item_bytes if layer.weighted else 0)
+        factors = {"gcn": chunks * builder.columns[MERGED.name] + needed + 5 * rows, "sage": rows}.get(layer.kind, 0)
+        pointers = 8 * (rows + needed + 2 * chunks)
+        return builder.column("topology_bytes", 2 * of_edge * edges + pointers + builder.item_bytes * factors)
 
     def _segments(self, train: str | None, forward: str) -> Segments:
         """Return the emitter of segments, on the rows of a chunk."""
@@ -300,7 +307,7 @@ class ChunkedPlan:
     def _save(self, templates: tuple[str, ...], name: str, layer: LayerSpec, buffer: str, width: int) -> None:
         """Emit the copy of a chunk's rows to the host."""
         builder = self.builder
-        kept = builder.buffer(stored(buffer), RANK_ROWS, width, space="host")
+        kept = builder.buffer(stored(buffer), RANK_ROWS, width, space=self.sizes.host)
         builder.host_copy(
             templates, name, OpKind.D2H, [buffer], [of_chunk(kept)], ROWS, width * builder.item_bytes,
             layer=layer.index, phase="forward", category="comm",
@@ -324,7 +331,7 @@ class ChunkedPlan:
         below, trained = stored(f"d/hidden/{index - 1}"), index > 1
         own_gradient = trained and layer.uses_own_rows
         if opens:
-            builder.buffer(below, RANK_ROWS, layer.width_in, space="host")
+            builder.buffer(below, RANK_ROWS, layer.width_in, space=self.sizes.host)
             builder.compute(
                 here, f"backward/{index}/clear", OpKind.ELEMENTWISE, [], [below],
                 builder.work([costs.pass_over(RANK_ROWS, layer.width_in, 1)]), layer=index, phase="backward",

@@ -29,8 +29,8 @@ from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import load_sizes
 
 if TYPE_CHECKING:
-    from simgnn.partition.chunks.store import ChunkArtifact
     from simgnn.graph.graph import Graph
+    from simgnn.partition.chunks.store import ChunkArtifact
     from simgnn.partition.local.edge_cut import LocalGraph
     from simgnn.partition.store import PartitionArtifact
     from simgnn.planner.batch_sizes import PreparedBatches
@@ -46,7 +46,8 @@ class Prepared:
     """An experiment with its cluster resolved, ready to be planned for a backend.
 
     ``graph`` and ``partition`` are None if the graph is a statistics file, ``batches`` if training is on the full
-    graph, ``chunks`` unless rows move chunk by chunk. ``estimated``: quantities of the plan that are estimated, not counted."""
+    graph, ``chunks`` unless rows move chunk by chunk. ``estimated``: quantities of the plan that are
+    estimated, not counted."""
 
     experiment: Experiment
     stats: PartitionStats

@@ -110,9 +110,7 @@ def test_one_chunk_of_one_rank_is_vanilla_bit_for_bit(bench: Bench, model: str) 
 
 
 @pytest.mark.parametrize(("model", "ranks", "chunks"), [("gcn", 3, 4), ("sage", 2, 3), ("gin", 2, 3)])
-def test_kept_sums_and_whole_layers_computed_again_are_alike(
-    bench: Bench, model: str, ranks: int, chunks: int
-) -> None:
+def test_kept_sums_and_whole_layers_computed_again_are_alike(bench: Bench, model: str, ranks: int, chunks: int) -> None:
     def case(intermediates: str) -> Case:
         extra = (
             f"train.epochs={EPOCHS}", f"partition.chunks={chunks}", "model.layers=3", "model.dropout=0.2", KEPT_ORDER,

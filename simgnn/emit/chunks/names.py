@@ -4,7 +4,7 @@ A step computes one layer of one chunk of each rank. Rows of all chunks lie in b
 buffer of rows that its chunk needs or that others read from it, and buffers of the chunk's own rows."""
 
 from simgnn.program.ops import Access, Part
-from simgnn.program.sizes import Column, Size
+from simgnn.program.sizes import Column
 
 LISTS = {
     "load_from": "host", "load_to": "device", "sent": "device", "received": "device", "own": "device",
@@ -53,10 +53,9 @@ def of_chunk(buffer: str) -> Access:
     return Access(buffer, part=Part(ROWS, FIRST))
 
 
-def first_rows(buffer: str, rows: Size, first: Size = 0) -> Access:
+def first_rows(buffer: str, rows: Column, first: Column | int = 0) -> Access:
     """Return the access to ``rows`` rows of a buffer from ``first`` on."""
-    assert not isinstance(rows, tuple) and not isinstance(first, tuple)
-    return Access(buffer, part=Part(rows, first))  # type: ignore[arg-type]
+    return Access(buffer, part=Part(rows, first))
 
 
 def merged(width: int) -> str:

@@ -20,15 +20,18 @@ from simgnn.emit.chunks.names import (
 )
 from simgnn.model.costs import pass_over
 from simgnn.program.kinds import Form, OpKind
-from simgnn.program.sizes import reverse_of
+from simgnn.program.ops import Space
+from simgnn.program.sizes import Scratch, reverse_of, rows_of
 
 
 @dataclass(frozen=True)
 class ChunkTransfers:
-    """Emits the transfers of one layer's chunks. ``exchanges``: whether a chunk of any rank needs rows of another."""
+    """Emits the transfers of one layer's chunks. ``exchanges``: whether a chunk of any rank needs rows of another.
+    ``host``: the space of buffers on hosts."""
 
     builder: ProgramBuilder
     exchanges: bool
+    host: Space
 
     def bring(
         self, templates: tuple[str, ...], phase: Literal["forward", "backward"], layer: int, source: str, width: int
@@ -45,13 +48,13 @@ class ChunkTransfers:
             builder.peer_read(
                 templates, f"{phase}/{layer}/gather", READ,
                 [at_list(held, "sent"), listed("sent"), listed("received")], [at_list(held, "received")], row_bytes,
-                layer=layer, phase=phase,
+                layer=layer, phase=phase, scratch=Scratch(
+                    (*rows_of(rows_in("sent"), row_bytes), *rows_of(rows_in("received"), row_bytes))
+                ),
             )  # fmt: skip
         return held
 
-    def give_back(
-        self, templates: tuple[str, ...], layer: int, own: str, others: str, target: str, width: int
-    ) -> None:
+    def give_back(self, templates: tuple[str, ...], layer: int, own: str, others: str, target: str, width: int) -> None:
         """Emit the way of gradients of a chunk's own rows (``own``) and of others that it needs (``others``: of the
         rank, then of other ranks) to their owners, whose sums go to ``target`` on the host as rows leave the device."""
         builder, row_bytes = self.builder, width * self.builder.item_bytes
@@ -80,10 +83,11 @@ class ChunkTransfers:
                 [at_list(held, "collected")], (builder.row_work("scatter_add", rows_in("collected"), width),),
                 route=NEED, category="comm_overhead", **fields,
             )  # fmt: skip
-        leaving = builder.buffer(f"evicted/{layer}", rows_in("evict_from"), width, space="host")
+        leaving = builder.buffer(f"evicted/{layer}", rows_in("evict_from"), width, space=self.host)
         builder.host_copy(
             templates, f"backward/{layer}/evict", OpKind.D2H, [at_list(held, "evict_from"), listed("evict_from")],
-            [leaving], rows_in("evict_from"), row_bytes, category="comm", **fields,
+            [leaving], rows_in("evict_from"), row_bytes, category="comm",
+            scratch=Scratch(rows_of(rows_in("evict_from"), row_bytes)), **fields,
         )  # fmt: skip
         builder.compute(
             templates, f"backward/{layer}/add_on_host", OpKind.ADD, [leaving, target, listed("evict_to")],

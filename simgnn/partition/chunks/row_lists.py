@@ -11,7 +11,8 @@ from simgnn.program.sizes import IntArray
 
 
 def row_lists(chunks: Sequence[RankChunks], rank: int, reuses: bool) -> dict[str, IntArray]:
-    """Return the lists of ``rank`` by name, int64 [rows of all batches]: what :mod:`simgnn.emit.chunks.names` describes.
+    """Return the lists of ``rank`` by name, int64 [rows of all batches]: those that
+    :mod:`simgnn.emit.chunks.names` describes.
 
     ``chunks`` [P]: those of all ranks. ``reuses``: rows that the batch before left in the merged buffer do not move."""
     found: dict[str, list[NDArray[Any]]] = {}
