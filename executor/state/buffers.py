@@ -162,6 +162,8 @@ class BufferStore:
                 values[at] = self._zeros(buffer, self.rows(buffer.rows, now)) if there is None else there
             return values[at]  # type: ignore[return-value]
 
+        if width := 0 if access.part is None else access.part.width:
+            return lambda now: narrowed(memory(now), width)
         return memory
 
     def _part_setter(self, access: Access, part: Part) -> Setter:
@@ -284,6 +286,11 @@ class BufferStore:
                 (there[: len(value)] if self.program.buffers[name].lasting else there).copy_(value)
             else:
                 self.values[at] = moved(value, self.place(name))
+
+
+def narrowed(whole: torch.Tensor, width: int) -> torch.Tensor:
+    """Return the begin of a buffer's memory as as many rows of another width."""
+    return whole.view(-1)[: len(whole) * width].view(len(whole), width)
 
 
 def picked(whole: torch.Tensor, rows: slice | torch.Tensor) -> torch.Tensor:

@@ -3,14 +3,16 @@
 Source: HongTu (SIGMOD), sections 6 and 7 of our description: a forward pass that keeps sums on the host, and a backward
 pass that computes updates again from them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from simgnn.emit.batches.names import VERTICES
-from simgnn.emit.builder import ProgramBuilder
+from simgnn.emit.builder import Named, ProgramBuilder
 from simgnn.emit.chunks.names import (
     EDGES,
     EDGES_HELD,
+    HELD,
     MERGED,
     NEEDED,
     OTHERS,
@@ -18,6 +20,7 @@ from simgnn.emit.chunks.names import (
     ROWS,
     TOPOLOGY,
     TRAIN_ROWS,
+    all_merged,
     at_list,
     listed,
     of_chunk,
@@ -25,7 +28,7 @@ from simgnn.emit.chunks.names import (
 )
 from simgnn.emit.chunks.policies import ChunkCommunication, ChunkPlacement, TakeEdges
 from simgnn.emit.chunks.sizes import ChunkSizes
-from simgnn.emit.chunks.transfers import ChunkTransfers
+from simgnn.emit.chunks.transfers import ChunkTransfers, Phase
 from simgnn.emit.names import Names
 from simgnn.emit.segments import BACKWARD, FORWARD, Segments
 from simgnn.experiment.schema import Experiment
@@ -49,7 +52,6 @@ from simgnn.program.sizes import Column, Scratch
 
 BY_EDGES = {"edges": 1}
 """Options of ops that read the edges of their chunk first."""
-Phase = Literal["forward", "backward"]
 UPDATE, SUM = "update", "evaluate/sum"
 """Templates of the last step of an epoch, and of that of an evaluation."""
 
@@ -115,7 +117,8 @@ class ChunkedPlan:
         self.recomputes = recomputes
         self.builder, self.model, self.stats, self.sizes = builder, model, stats, sizes
         self.top = len(model.layers)
-        self.transfers = ChunkTransfers(builder, sizes.moves_between_ranks, sizes.host)
+        widest = max(layer.width_in for layer in model.layers)
+        self.transfers = ChunkTransfers(builder, sizes.moves_between_ranks, sizes.host, widest, recomputes)
 
     def program(self, optimizer: str) -> Program:
         """Return the program of training and evaluation, whose ops follow one another."""
@@ -161,6 +164,7 @@ class ChunkedPlan:
     def _state(self, optimizer: str) -> None:
         builder, model = self.builder, self.model
         self.sizes.add_to(builder)
+        self.transfers.add_to()
         if any(layer.dropped for layer in model.layers):
             builder.buffer(VERTICES, RANK_ROWS, 1, "int64", persistent=True)
         builder.buffer("features", RANK_ROWS, model.layers[0].width_in, space=self.sizes.host, persistent=True)
@@ -229,15 +233,15 @@ class ChunkedPlan:
     def _compute(self, segments: Segments, layer: LayerSpec, here: tuple[str, ...], phase: Phase) -> None:
         """Emit the layer of a chunk from rows of the host, up to its output. ``phase``: of the transfers."""
         index, builder, width = layer.index, self.builder, layer.width_in
-        held = self.transfers.bring(here, phase, index, stored(segments.own(layer)), width)
-        own = self._pick(here, phase, layer, held, "own", ROWS)
+        self.transfers.bring(here, phase, index, stored(segments.own(layer)), width)
+        own = self._pick(here, phase, layer, "own", ROWS)
         self._edges(here, index, phase)
         if not gathers(layer):
-            self._sum(segments, layer, [own, held])
+            self._sum(segments, layer, [own, all_merged(HELD, width)])
         else:
             others = builder.buffer(f"others/{index}", OTHERS, width)
             # those of the rank, then those of other ranks, as their gradients leave
-            self._pick(here, phase, layer, held, "others", OTHERS)
+            self._pick(here, phase, layer, "others", OTHERS)
             if layer.whole:
                 hidden = builder.buffer(f"hidden/{index}", ROWS, layer.width_out)
                 work = builder.work(segments.work(layer, "forward", []), FORWARD)
@@ -248,11 +252,11 @@ class ChunkedPlan:
             self._sum(segments, layer, self._prepared(segments, layer, own, others))
         self._update(segments, layer)
 
-    def _pick(self, here: tuple[str, ...], phase: Phase, layer: LayerSpec, held: str, name: str, rows: Column) -> str:
+    def _pick(self, here: tuple[str, ...], phase: Phase, layer: LayerSpec, name: str, rows: Column) -> str:
         """Emit the copy of rows out of the merged buffer."""
         picked = self.builder.buffer(f"{name}/{layer.index}", rows, layer.width_in)
         self.builder.compute(
-            here, f"{phase}/{layer.index}/{name}", OpKind.COPY, [at_list(held, name), listed(name)], [picked],
+            here, f"{phase}/{layer.index}/{name}", OpKind.COPY, [at_list(HELD, name, layer.width_in), listed(name)], [picked],
             (self.builder.row_work("gather", rows, layer.width_in),), layer=layer.index, phase=phase,
         )  # fmt: skip
         return picked
@@ -271,7 +275,7 @@ class ChunkedPlan:
         segments.forward(layer, Segment.PREPARE, OpKind.TRANSFORM, [own, others], writes, work, scratch)
         return writes
 
-    def _sum(self, segments: Segments, layer: LayerSpec, rows: list[str]) -> None:
+    def _sum(self, segments: Segments, layer: LayerSpec, rows: Sequence[Named]) -> None:
         """Emit the sums of the chunk's rows over their in-edges."""
         builder, index = self.builder, layer.index
         if layer.attends:

@@ -41,7 +41,7 @@ def _uses(graph: Unrolled) -> dict[tuple[str, int], list[tuple[int, list[Use]]]]
 
 def use_of(graph: Unrolled, node: Node, access: Access, writes: bool) -> Use:
     """Return how a node touches a buffer. What may touch every row is the same use in all templates and steps."""
-    if access.part is None or access.part.places:
+    if access.part is None or access.part.places or access.part.width:
         return Use("", -1, None, writes)
     turn = graph.turns[node.turn]
     return Use(turn.template, graph.program.calendar.stretch_of[turn.step], access.part, writes)

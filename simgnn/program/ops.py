@@ -58,11 +58,15 @@ class Part:
     route writes, where peers come one after the other and a row may be named once for each. The op also reads the list
     (:attr:`Op.inputs` leaves it out). Ranges are views in the executor; listed rows are gathered and put back. Two
     accesses, one of them writing, need no order where columns prove that they never touch the same row
-    (:mod:`simgnn.program.parts`). Listed rows are never proved apart."""
+    (:mod:`simgnn.program.parts`). Listed rows are never proved apart.
+
+    ``width``: elements of a row, where these are narrower than the buffer's and lie one after another from its begin
+    on, so that one buffer serves rows of several widths in turn; 0: the buffer's. They are never proved apart."""
 
     rows: int | Column
     first: int | Column = 0
     places: str = ""
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,6 +261,9 @@ def _part_faults(program: Program, template: str, op: Op, access: Access, part: 
         return
     if op.form is not None and op.form not in FORMS_OF_PARTS:
         yield f"{what}: ops of the form '{op.form}' use whole buffers"
+    if part.width > buffer.width:
+        yield f"{what}: its rows of width {part.width} are wider than the buffer's, {buffer.width}"
+        return
     held = program.sizes.most(rows)
     if part.places:
         listed = program.buffers.get(part.places)
@@ -407,13 +410,20 @@ def _copied_faults(program: Program, template: str, op: Op) -> Iterator[str]:
     for access in (op.reads[0], op.writes[0]):
         if access.part is None or op.transfer is None or isinstance(op.transfer.rows, Decision):
             continue
-        row_bytes = program.buffers[access.buffer].row_bytes
+        row_bytes = _row_bytes(program, access)
         moved, there = (_rows_of(program, size, template) for size in (op.transfer.rows, access.part.rows))
         moved, there = _same_turns(moved * op.transfer.row_bytes, there * row_bytes)
         wrong = np.argwhere(moved != there)
         if len(wrong):
             at = tuple(wrong[0].tolist())
             yield f"rank {at[0]} moves {moved[at]} bytes, its part of buffer '{access.buffer}' has {there[at]}"
+
+
+def _row_bytes(program: Program, access: Access) -> int:
+    """Return the bytes of a row that an access touches."""
+    buffer = program.buffers[access.buffer]
+    width = access.part.width if access.part is not None else 0
+    return (width or buffer.width) * ITEM_BYTES[buffer.dtype]
 
 
 def _rows_of(program: Program, size: Size, template: str) -> IntArray:
@@ -441,7 +451,7 @@ def _conservation_faults(program: Program, template: str, op: Op, route: Route, 
         travelling = _in_steps(program, route.rows, template)
         rows = np.zeros((program.ranks, *travelling.shape[1:]), np.int64)
         np.add.at(rows, ends, travelling)
-        sent, room = _same_turns(rows * row_bytes, held * buffer.row_bytes)
+        sent, room = _same_turns(rows * row_bytes, held * _row_bytes(program, accesses[0]))
         wrong = np.argwhere(sent != room)
         if len(wrong):
             at = tuple(wrong[0].tolist())

@@ -29,6 +29,8 @@ NEAR, FAR, OTHERS = (Column(f"chunks/{name}") for name in ("near", "far", "other
 """By step: rows that a chunk needs beside its own: of the same rank, of other ranks, and both."""
 TRAIN_ROWS, BATCH = Column("chunks/train_rows"), Column("chunks/batch")
 """By step: rows of the loss, and the number of the batch (that of the last in steps without one)."""
+HELD, GRADIENTS_HELD = "chunks/merged", "d/chunks/merged"
+"""Merged buffers, of rows and of their gradients, as wide as the widest rows. Where no pass needs both, they are one."""
 TOPOLOGY, EDGES_HELD = "topology", "chunks/edges"
 """Buffers of the edges of all chunks, and of those of the chunk in turn."""
 
@@ -43,9 +45,15 @@ def rows_in(name: str) -> Column:
     return Column(f"chunks/{name}/rows")
 
 
-def at_list(buffer: str, name: str) -> Access:
-    """Return the access to the rows of a buffer that a list names in a step; its op reads :func:`listed` too."""
-    return Access(buffer, part=Part(rows_in(name), Column(f"chunks/{name}/first"), listed(name)))
+def at_list(buffer: str, name: str, width: int = 0) -> Access:
+    """Return the access to the rows of a buffer that a list names in a step; its op reads :func:`listed` too.
+    ``width``: of rows in a merged buffer."""
+    return Access(buffer, part=Part(rows_in(name), Column(f"chunks/{name}/first"), listed(name), width))
+
+
+def all_merged(buffer: str, width: int) -> Access:
+    """Return the access to all rows of a merged buffer, of this width."""
+    return Access(buffer, part=Part(MERGED, width=width))
 
 
 def of_chunk(buffer: str) -> Access:
@@ -56,16 +64,6 @@ def of_chunk(buffer: str) -> Access:
 def first_rows(buffer: str, rows: Column, first: Column | int = 0) -> Access:
     """Return the access to ``rows`` rows of a buffer from ``first`` on."""
     return Access(buffer, part=Part(rows, first))
-
-
-def merged(width: int) -> str:
-    """Return the merged buffer of rows of a width."""
-    return f"chunks/merged/{width}"
-
-
-def merged_gradients(width: int) -> str:
-    """Return the merged buffer of gradients of rows of a width."""
-    return f"d/chunks/merged/{width}"
 
 
 def stored(buffer: str) -> str:
