@@ -31,7 +31,7 @@ class ChunkEdges:
     def by_slot(self) -> CSR:
         """The edges over the chunk's own rows and behind them the merged buffer."""
         csr = self.slots
-        indices = np.asarray(csr.indices) + np.int32(csr.rows)
+        indices = (np.asarray(csr.indices) + csr.rows).astype(np.int32)
         return CSR(csr.indptr, indices, csr.rows + csr.columns, csr.weights)
 
     @property

@@ -33,6 +33,7 @@ from simgnn.emit.names import Names
 from simgnn.emit.segments import BACKWARD, FORWARD, Segments
 from simgnn.experiment.schema import Experiment
 from simgnn.model import costs
+from simgnn.model.costs import Piece
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.layer_choices import InputRows, plan_layers
@@ -48,7 +49,7 @@ from simgnn.planner.update import (
 from simgnn.program.calendar import Calendar, Stretch
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.program import Program
-from simgnn.program.sizes import Column, Scratch
+from simgnn.program.sizes import Column, Scratch, Size
 
 BY_EDGES = {"edges": 1}
 """Options of ops that read the edges of their chunk first."""
@@ -211,7 +212,7 @@ class ChunkedPlan:
         if index < self.top:
             self._save(here, f"forward/{index}/save", layer, hidden, layer.width_out)
         elif train is None:
-            reads = [hidden, of_chunk("labels"), *([] if opens else ["evaluation"])]
+            reads: list[Named] = [hidden, of_chunk("labels"), *([] if opens else ["evaluation"])]
             builder.compute(
                 here, "evaluate/loss", OpKind.LOSS, reads, ["evaluation"],
                 builder.work([costs.pass_over(ROWS, self.model.classes, 2)]), layer=index, phase="evaluate",
@@ -256,7 +257,8 @@ class ChunkedPlan:
         """Emit the copy of rows out of the merged buffer."""
         picked = self.builder.buffer(f"{name}/{layer.index}", rows, layer.width_in)
         self.builder.compute(
-            here, f"{phase}/{layer.index}/{name}", OpKind.COPY, [at_list(HELD, name, layer.width_in), listed(name)], [picked],
+            here, f"{phase}/{layer.index}/{name}", OpKind.COPY,
+            [at_list(HELD, name, layer.width_in), listed(name)], [picked],
             (self.builder.row_work("gather", rows, layer.width_in),), layer=layer.index, phase=phase,
         )  # fmt: skip
         return picked
@@ -377,7 +379,7 @@ class ChunkedPlan:
         index, builder = layer.index, self.builder
         if not self.recomputes:
             self._edges(here, index, "backward")
-        pieces = costs.sums_backward(layer, EDGES, ROWS, NEEDED)
+        pieces: list[Piece[Size]] = costs.sums_backward(layer, EDGES, ROWS, NEEDED)
         builder.compute(
             here, f"backward/{index}/{Segment.EDGE_GRADIENTS}", OpKind.AGGREGATE, [EDGES_HELD, f"d/aggregated/{index}"],
             writes, builder.work(pieces, BACKWARD), layer=index, phase="backward", segment=Segment.EDGE_GRADIENTS,

@@ -85,6 +85,45 @@ def test_chunks_train_as_one_process(bench: Bench, values: Values) -> None:
     assert not wrong, f"{case.name}: {wrong}"
 
 
+VARIANTS = [
+    ("sparse features", "small-sparse", "gcn", ()),
+    ("centred features", "small-centred", "sage", ()),
+    ("several labels", "communities-multilabel", "gin", ("train.learning_rate=0.001",)),
+    ("two heads of two widths", "small", "gat", ("model.layers=3", "model.hidden=[20,6]", "model.heads=2")),
+    ("momentum and decay", "small", "sage", ("train.optimizer=sgd", "train.momentum=0.9", "train.weight_decay=0.01")),
+    ("one layer", "small", "gcn", ("model.layers=1",)),
+]
+
+
+@pytest.mark.parametrize(
+    ("graph", "model", "extra"),
+    [
+        pytest.param(*rest, id=name, marks=[pytest.mark.slow] if place > 1 else [])
+        for place, (name, *rest) in enumerate(VARIANTS)
+    ],
+)
+def test_other_inputs_losses_and_rules(bench: Bench, graph: str, model: str, extra: tuple[str, ...]) -> None:
+    settings = (f"train.epochs={EPOCHS}", "partition.chunks=3", KEPT_ORDER, *extra)
+    found = bench.errors(Case(graph, model, "metis-chunks", 3, "float64-adam", settings, system="hongtu"))
+    assert all(error <= LIMITS["float64-adam"] for error in found.values()), found
+
+
+def test_a_layer_of_the_users_own(bench: Bench) -> None:
+    shared = (f"train.epochs={EPOCHS}", "model.layers=3", "model.kind=tests.executor.layers.own_layers:Plain")
+    settings = (*shared, "partition.chunks=3", KEPT_ORDER)
+    chunked = outcome(bench, Case("small", "gcn", "metis-chunks", 2, "float64-adam", settings, system="hongtu"))
+    whole = outcome(bench, Case("small", "gcn", "metis", 1, "float64-adam", shared))
+    assert chunked["losses"] == pytest.approx(whole["losses"], rel=1e-12)
+    off = (chunked["parameters"] - whole["parameters"]).abs().max()
+    assert off <= 1e-12 * whole["parameters"].abs().max()
+
+
+def test_a_layer_that_draws_is_refused(bench: Bench) -> None:
+    settings = ("train.epochs=1", "model.kind=tests.executor.layers.own_layers:Drop", "partition.chunks=2", KEPT_ORDER)
+    with pytest.raises(AssertionError, match=r"model\.kind: got .* gives other rows"):
+        bench.run(Case("small", "gcn", "metis-chunks", 1, "float64-adam", settings, system="hongtu"))
+
+
 def outcome(bench: Bench, case: Case) -> dict[str, Any]:
     return bench.run(case).ranks[0]
 

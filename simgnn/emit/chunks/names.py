@@ -30,7 +30,7 @@ NEAR, FAR, OTHERS = (Column(f"chunks/{name}") for name in ("near", "far", "other
 TRAIN_ROWS, BATCH = Column("chunks/train_rows"), Column("chunks/batch")
 """By step: rows of the loss, and the number of the batch (that of the last in steps without one)."""
 HELD, GRADIENTS_HELD = "chunks/merged", "d/chunks/merged"
-"""Merged buffers, of rows and of their gradients, as wide as the widest rows. Where no pass needs both, they are one."""
+"""Merged buffers, of rows and of their gradients, as wide as the widest rows; one where no pass needs both."""
 TOPOLOGY, EDGES_HELD = "topology", "chunks/edges"
 """Buffers of the edges of all chunks, and of those of the chunk in turn."""
 

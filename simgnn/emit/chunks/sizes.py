@@ -56,7 +56,7 @@ class ChunkSizes:
     @property
     def chunks(self) -> int:
         """C, the chunks of each rank."""
-        return self._tables[tables.ROWS].shape[1]
+        return int(self._tables[tables.ROWS].shape[1])
 
     @cached_property
     def batches(self) -> IntArray:

@@ -83,11 +83,11 @@ class ChunkTransfers:
                 templates, f"backward/{layer}/push", reverse_of(NEED), [first_rows(others, FAR, NEAR)], [arrived],
                 row_bytes, **fields,
             )  # fmt: skip
-        for name, rows, source in (("own", ROWS, own), ("near", NEAR, first_rows(others, NEAR))):
+        for name, count, source in (("own", ROWS, own), ("near", NEAR, first_rows(others, NEAR))):
             builder.compute(
                 templates, f"backward/{layer}/add_{name}", OpKind.ADD,
                 [source, all_merged(held, width), listed(name)], [at_list(held, name, width)],
-                (builder.row_work("scatter_add", rows, width),), **fields,
+                (builder.row_work("scatter_add", count, width),), **fields,
             )  # fmt: skip
         if self.exchanges:
             builder.compute(

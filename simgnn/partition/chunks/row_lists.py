@@ -25,7 +25,7 @@ def row_lists(chunks: Sequence[RankChunks], rank: int, reuses: bool) -> dict[str
         loaded, evicted = (batch.loaded, batch.evicted) if reuses else (transition, transition)
         local = batch.transition - first
         own = own_places(batch, first)
-        of = {
+        of: dict[str, list[NDArray[Any]]] = {
             "load_from": [local[loaded]],
             "load_to": [slots[loaded]],
             "sent": [_read(theirs[other], rank, reuses)[0] for other in others],

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from simgnn.emit.chunks.policies import ChunkCommunication
-from simgnn.policy import Choices, Cut, Partitioner, Refusal
+from simgnn.policy import Choices, Cut, Refusal
 
 BUILT = ("p2p", "p2p+reuse")
 
@@ -36,7 +36,8 @@ class Transition(ChunkCommunication):
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
         partition, model = choices.partition, choices.model
         if choices.trains and not partition.chunked:
-            fits = choices.fitting(Partitioner, lambda other: other.chunked)
+            known = choices.kinds("partition").items()
+            fits = " or ".join(f"'{kind}'" for kind, found in known if getattr(found, "chunked", False))
             got = f"got '{partition.label}' with communication.kind = '{self.label}'"
             yield Refusal("partition", "kind", f"{got}, expected {fits}: rows move chunk by chunk")
         elif choices.trains and not partition.holds_own_rows:
