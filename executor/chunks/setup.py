@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -86,9 +86,7 @@ def _context(
 
 
 def _reuses(plan: RunPlan) -> bool:
-    communication = plan.policies["communication"]
-    assert isinstance(communication, ChunkCommunication), "rows move chunk by chunk"
-    return communication.reuses
+    return cast(ChunkCommunication, plan.policies["communication"]).reuses
 
 
 def _places(held: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
