@@ -14,12 +14,12 @@ from executor.chunks.network import ChunkNetwork
 from executor.layers.builtin import Layer
 from executor.layers.user import check_recomputed
 from executor.policies.accelerated import accelerated
-from executor.rank.assemble import check_host_room, in_mappings, mapped_buffers
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
 from executor.state.context import GroupHandle, RankContext, Vertices
 from executor.state.optimizer import FlatOptimizer, learned_values
 from executor.state.plan import RunPlan
 from executor.state.task import load_task
+from executor.store.mapped import check_host_room, in_mappings, mapped_buffers
 from executor.store.shared import mapped_copy
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
