@@ -75,10 +75,16 @@ def closed_forms(volumes: Any, model: str, dedup: str, recomputes: bool) -> dict
     return {key: nbytes for key, nbytes in found.items() if nbytes}
 
 
-@pytest.mark.parametrize(("model", "dedup", "intermediates"), MODES)
-@pytest.mark.parametrize(("ranks", "chunks"), [(3, 4), (1, 3)])
+@pytest.mark.parametrize(
+    ("ranks", "chunks", "model", "dedup", "intermediates"),
+    [
+        pytest.param(ranks, chunks, *mode, marks=[pytest.mark.slow] if ranks > 1 and place else [])
+        for ranks, chunks in ((3, 4), (1, 3))
+        for place, mode in enumerate(MODES)
+    ],
+)
 def test_bytes_are_those_of_closed_forms_everywhere(
-    model: str, dedup: str, intermediates: str, ranks: int, chunks: int, tmp_path: Path
+    ranks: int, chunks: int, model: str, dedup: str, intermediates: str, tmp_path: Path
 ) -> None:
     folder = prepared_run(
         small_graph(VERTICES, width=FEATURES), tmp_path / "run", ranks, f"model.kind={model}", "model.layers=3",
