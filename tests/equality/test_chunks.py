@@ -108,6 +108,14 @@ def test_other_inputs_losses_and_rules(bench: Bench, graph: str, model: str, ext
     assert all(error <= LIMITS["float64-adam"] for error in found.values()), found
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_ranks_of_two_hosts(bench: Bench, model: str) -> None:
+    settings = (f"train.epochs={EPOCHS}", "partition.chunks=3", KEPT_ORDER)
+    found = bench.errors(Case("small", model, "metis-chunks", 4, "float64-adam", settings, hosts=2, system="hongtu"))
+    assert all(error <= LIMITS["float64-adam"] for error in found.values()), found
+
+
 def test_a_layer_of_the_users_own(bench: Bench) -> None:
     shared = (f"train.epochs={EPOCHS}", "model.layers=3", "model.kind=tests.executor.layers.own_layers:Plain")
     settings = (*shared, "partition.chunks=3", KEPT_ORDER)

@@ -13,6 +13,7 @@ REFUSED = {
     "placement.intermediates": ["model.kind=gat", "placement.intermediates=hybrid"],
     "placement.topology": ["placement.topology=streamed"],
     "communication.dedup": ["communication.dedup=none"],
+    "train.clip_norm": ["train.clip_norm=1.0"],
     "model.order": ["model.order=transform-first"],
     "freshness.kind": ["freshness.kind=one-epoch-stale"],
     "codec.kind": ["codec.kind=linear"],

@@ -47,6 +47,10 @@ class HostOffload(ChunkPlacement):
             why = "its sums depend on parameters, or are the user's own, so that whole layers are computed again"
             message = f"got 'hybrid' with model.kind = '{model.kind}', expected 'auto' or 'recompute': {why}"
             yield Refusal("placement", "intermediates", message)
+        if choices.train.clip_norm:
+            why = "the norm is that of all gradient rows of a rank, of which a device holds those of one chunk"
+            message = f"got {choices.train.clip_norm} with placement.kind = '{self.label}', expected 0: {why}"
+            yield Refusal("train", "clip_norm", message)
         if self.topology == "streamed":
             message = "got 'streamed', expected 'auto' or 'resident': copies of edges by chunk are not built yet"
             yield Refusal("placement", "topology", message)
