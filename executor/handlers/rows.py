@@ -78,6 +78,22 @@ def _add_to_list(op: Op, context: RankContext, part: Part, combine: Combine) -> 
     return add_listed
 
 
+def zeros(op: Op, template: Template, context: RankContext) -> Handler:
+    """Write zeros to the rows that the op names, or to a whole buffer."""
+    access = op.writes[0]
+    whole = context.store.memory(access)
+    chosen = None if access.part is None else context.store.selection(access.part)
+
+    def clear(now: Now) -> None:
+        memory, rows = whole(now), None if chosen is None else chosen(now)
+        if isinstance(rows, torch.Tensor):
+            memory.index_fill_(0, rows, 0)
+        else:
+            (memory if rows is None else memory[rows]).zero_()
+
+    return clear
+
+
 def touches_parts(op: Op) -> bool:
     """Whether an op that moves rows, without a route, touches parts of buffers."""
     return op.route is None and any(access.part is not None for access in (op.reads[0], op.writes[0]))

@@ -20,6 +20,7 @@ from executor.state.routes import local_routes
 from executor.state.task import Task, load_task
 from executor.state.warmup import warm_up
 from executor.store.host_turns import HostTurns
+from executor.store.mapped import check_host_room, in_mappings, mapped_buffers
 from executor.store.shared import shared_rows
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
@@ -44,6 +45,11 @@ def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle])
         from executor.minibatch.setup import batch_context
 
         return batch_context(plan, plan.batches, world, groups)
+    if plan.chunks is not None:
+        # Numba's kernels of chunks, which other runs do not need
+        from executor.chunks.setup import chunk_context
+
+        return chunk_context(plan, plan.chunks, world, groups)
     local, shard = plan.local(world.rank), plan.shard(world.rank)
     return lambda: _full_graph_context(plan, world, groups, local, shard)
 
@@ -53,23 +59,28 @@ def _full_graph_context(
 ) -> RankContext:
     program, dtype = plan.program, TORCH_TYPES[str(plan.train["dtype"])]
     trained = int(world.sum([float(shard.train_mask.sum())])[0])
-    task: Task = load_task(
-        shard, dtype, world.device, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input
-    )
-    network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, task.feature_mean)
+    offloads = program.buffers["features"].space != "device"
+    place = torch.device("cpu") if offloads else world.device
+    task: Task = load_task(shard, dtype, place, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input)
+    mean = None if task.feature_mean is None else task.feature_mean.to(world.device)
+    network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, mean)
     optimizer = FlatOptimizer(network.layers, plan.train)
     weights = {}
     if isinstance(local, LocalGraph):
         weights[HaloWeights] = EdgeWeights(local, plan.ranks, lambda: network.adjacency, network.scaling_of)
-    constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
     control = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
+    check_host_room(program, world.rank, control)
+    task = in_mappings(program, task)
+    constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
     routes = local_routes(program, local, world.device)
     shared = shared_buffers(program, world.rank, control)
     turns = turns_of_host(program, world.rank, control)
     if VERTICES in program.buffers:
         constants[VERTICES] = torch.from_numpy(np.array(local.vertices, dtype=np.int64)).to(world.device)
     constants |= {**learned_values(plan.layers, optimizer), **shared}
-    store = BufferStore(program, world.rank, world.device, constants)
+    store = BufferStore(
+        program, world.rank, world.device, constants, mapped_buffers(program, world.rank, constants.keys())
+    )
     return RankContext(
         program=program,
         rank=world.rank,

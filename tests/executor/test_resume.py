@@ -56,6 +56,9 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     runs.append(("sampled", small_graph(), [*SETTINGS, *DRAWN]))
     runs.append(("unequal", small_graph(), [*SETTINGS, "model.layers=3", *UNEQUAL]))
     runs.append(("refreshed", small_graph(), [*SETTINGS, "model.layers=3", *REFRESHED]))
+    chunks = "partition.kind=metis-chunks", "partition.chunks=3", 'partition.candidates=["initial"]'
+    offloaded = "communication.kind=transition", "placement.kind=host-offload"
+    runs.append(("chunks", small_graph(), [*SETTINGS, "model.layers=3", "model.dropout=0.3", *chunks, *offloaded]))
     # of an odd number of refreshes ahead, so that the two memories of the host have changed places
     runs.append(("ahead", small_graph(), [*SETTINGS, "model.layers=3", *REFRESHED, "freshness.mode=async"]))
     whole = [str(prepared_run(graph, tmp_path / name, 2, *settings)) for name, graph, settings in runs]
