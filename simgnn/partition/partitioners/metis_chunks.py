@@ -60,6 +60,10 @@ class MetisChunks(ChunkedPartitioner):
         options = {"balance": ["vertices"], "imbalance": self.imbalance, "across": self.across, "reorder": self.reorder}
         return cast(Partitioner, shipped("partition")["metis"].model_validate({"kind": "metis", **options}))
 
+    @property
+    def stated_chunks(self) -> int | None:
+        return None if self.chunks == "auto" else self.chunks
+
     def settings(self, chunks: int | None = None) -> ChunkSettings:
         wanted = self.chunks if chunks is None else chunks
         if wanted == "auto":
