@@ -8,6 +8,7 @@ from typing import Any
 from simgnn.report.page import definitions, paragraphs, scatter, table, write_page
 from simgnn.report.terminal import print_table, terminal
 from simgnn.study.collectives import CollectiveBoard
+from simgnn.study.published.rows import PublishedRow
 from simgnn.study.published.score import PublishedBoard
 from simgnn.study.validate.scoreboard import SIMULATOR, CaseLine, Scoreboard, Verdict
 
@@ -229,7 +230,9 @@ def _percent(value: float | None, signed: bool = False) -> str:
 def print_published(board: PublishedBoard) -> None:
     """Print predictions beside published results: every row, then figures of merit, then both of the tables that are
     scored apart, and all assumptions."""
-    columns = ["system", "graph", "model", "layers", "GPUs", "published", "predicted", "range", "factor"]
+    times = len({row.timed for row in board.rows}) > 1
+    columns = ["system", "graph", "model", "layers", "GPUs", *(["time of"] if times else [])]
+    columns += ["published", "predicted", "range", "factor", *(["ratio"] if board.ratio_rows else [])]
     columns += ["out of order", "memory", *(["communication"] if board.communication_rows else [])]
     rows = [
         [
@@ -238,10 +241,12 @@ def print_published(board: PublishedBoard) -> None:
             row.model,
             str(row.layers),
             str(row.ranks),
+            *([row.timed] if times else []),
             "-" if row.published_s is None else f"{row.published_s:.3g} s",
             "-" if row.predicted_s is None else f"{row.predicted_s:.3g} s",
             "-" if row.low_s is None else f"{row.low_s:.3g} .. {row.high_s:.3g} s",
             _figure(row.factor),
+            *([_ratio(row)] if board.ratio_rows else []),
             "-" if row.discordant is None else str(row.discordant),
             f"{row.verdict} ({'oom' if row.published_status == 'oom' else 'fits'})",
             *([_figure(row.communication_factor)] if board.communication_rows else []),
@@ -261,6 +266,11 @@ def print_published(board: PublishedBoard) -> None:
         console.print(
             f"of printed communication alone: median factor {figure} over {count} rows, which no bar is about"
         )
+    if board.ratio_rows:
+        console.print(
+            f"ratios of a time to that without the last step (published, predicted, factor): median factor either way "
+            f"{_figure(board.ratio_factor)} over {board.ratio_rows} rows"
+        )
     console.print(f"memory verdicts: {board.right} right, {board.wrong} wrong, {board.undecided} undecided")
     console.print(f"rows of models that the suite does not map to one of ours: {board.left_out}")
     console.print(f"rows that ended otherwise than 'ok' or 'oom', which are not scored: {board.otherwise}")
@@ -269,6 +279,12 @@ def print_published(board: PublishedBoard) -> None:
         print_published(group)
     for line in board.assumptions:
         console.print(f"assumed: {line}")
+
+
+def _ratio(row: PublishedRow) -> str:
+    if row.ratio_factor is None:
+        return ABSENT
+    return f"{_figure(row.published_ratio)}, {_figure(row.predicted_ratio)}: {_figure(row.ratio_factor)}"
 
 
 def _figure(value: float | None) -> str:

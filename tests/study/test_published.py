@@ -12,7 +12,8 @@ from simgnn.hardware.profile.profile import load_profile
 from simgnn.report.validation import print_published
 from simgnn.study.profile_variants import adjusted
 from simgnn.study.published.graph import Variation, divide, statistics
-from simgnn.study.published.score import PublishedRow, rounding, score_published
+from simgnn.study.published.rows import PublishedRow, rounding
+from simgnn.study.published.score import score_published
 from simgnn.study.published.suite import Adjustment, PublishedSuite
 
 GRAPH = {"vertices": 10_000, "edges": 200_000, "features": 32, "classes": 4, "train_share": 0.5, "assumed": "invented"}

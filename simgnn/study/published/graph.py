@@ -5,21 +5,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simgnn.errors import ConfigError
 from simgnn.graph.locality import BINS
-from simgnn.program.sizes import IntArray
+from simgnn.partition.statistics.file import even
+from simgnn.partition.statistics.partition_stats import BASE, TABLE
+from simgnn.program.sizes import IntArray, Route
+from simgnn.study.published.halo_rows import listed, nearest_degree
 from simgnn.study.published.suite import Counted, Dataset, GraphReuse, Kept, PublishedSuite, PublishedTable, Reuse
 from simgnn.tomlfile import Table
 
 
 @dataclass(frozen=True)
 class Variation:
-    """Factors on assumptions: in-edges, halo rows, cache hits of repeated reads (``reuse``), by how much the largest
-    rank exceeds the mean (``balance``), needed memory. ``set``: one alternative of the settings that are left open."""
+    """Factors on assumptions: in-edges, halo rows, in-edges from halo rows (``cut``), cache hits of repeated reads
+    (``reuse``), by how much the largest rank exceeds the mean (``balance``), needed memory. ``set``: one alternative of
+    the settings that are left open."""
 
     edges: float = 1.0
     halo: float = 1.0
+    cut: float = 1.0
     reuse: float = 1.0
     balance: float = 1.0
     memory: float = 1.0
@@ -30,8 +36,10 @@ def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: i
     """List the variations to predict: no change, each assumption up and down, each open setting of the ``kind``."""
     cut = ranks > 1 and table.blocks is None  # all blocks arrive whole, and are equal
     names = ["edges", "memory", *(["halo"] if cut else []), *(["reuse"] if suite.reuse else [])]
+    names += ["cut"] if table.listed and cut else []
     names += ["balance"] if suite.balance and cut and not counted else []
-    factors: list[dict[str, Any]] = [{name: way} for name in names for way in (1 - suite.vary, 1 + suite.vary)]
+    ways = (1 - suite.vary, 1 + suite.vary) if suite.vary else ()
+    factors: list[dict[str, Any]] = [{name: way} for name in names for way in ways]
     changed = [Variation(**factor) for factor in factors]
     return [Variation(), *changed, *(Variation(set=one.set) for one in table.open if kind in one.models)]
 
@@ -132,7 +140,7 @@ def statistics(
     division = divide(suite, dataset, ranks, change, blocks)
     partition = dict(division.given)
     if suite.reuse is not None:
-        like = suite.reuse.like(dataset.edges / dataset.vertices)
+        like = nearest_degree(suite.reuse.of, dataset.edges / dataset.vertices)
         # the sum over one block of several reads its rows alone, in both directions
         sources, reads = (division.rows + division.halo) // division.sums, division.edges // division.sums
         backward = sources if division.sums > 1 else division.rows
@@ -152,6 +160,40 @@ def statistics(
         },
         "partition": partition,
     }
+
+
+def halo_matrix(division: Division) -> IntArray:
+    """Return the halo rows of each pair of ranks, int64 [owner, rank]: as stated, or from all owners alike, as a
+    statistics file spreads totals."""
+    ranks = len(division.rows)
+    found = np.zeros((ranks, ranks), dtype=np.int64)
+    for owner, rank, rows in division.given.get("halo", ()):
+        found[owner, rank] = rows
+    if "halo" not in division.given:
+        for rank in range(ranks):
+            found[(rank + 1 + np.arange(ranks - 1)) % ranks, rank] = even(int(division.halo[rank]), ranks - 1)
+    return found
+
+
+def listed_statistics(
+    suite: PublishedSuite, dataset: Dataset, ranks: int, change: Variation, partition: Table
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a statistics file for a partition by METIS whose halo rows are listed one by one, as the
+    suite's ``halo_rows`` says. ``partition``: what :func:`statistics` says of it."""
+    if suite.halo_rows is None:
+        raise ConfigError("halo_rows: missing, and a table needs rows that caches hold and that are dropped; add it")
+    division = divide(suite, dataset, ranks, change)
+    counted = suite.halo_rows.like(dataset.edges / dataset.vertices, ranks)
+    halo = halo_matrix(division)
+    cut = min(counted.cut * change.cut, 1.0)
+    tables = {
+        "train_rows": np.array(_train_rows(dataset, division.rows)),
+        **{name: np.array(table) for name, table in partition.get("tables", {}).items()},
+        **listed(suite.halo_rows, counted, cut, halo, division.rows, division.edges),
+    }
+    route = Route.from_matrix(halo)
+    base = (0 * division.rows, division.rows, division.edges, route.source, route.target, route.rows)
+    return {**dict(zip(BASE, base, strict=True)), **{TABLE + name: table for name, table in tables.items()}}
 
 
 def _locality(reuse: Reuse, like: GraphReuse, factor: float, sources: IntArray, edges: IntArray) -> list[list[float]]:

@@ -8,7 +8,6 @@ that is named in ``apart`` are scored by themselves, by bars of their own.
 
 import os
 from itertools import pairwise
-from math import log
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,6 +21,7 @@ from simgnn.hardware.profile.quantities import Strict
 from simgnn.hardware.topology.topology import Name
 from simgnn.schema_faults import validated
 from simgnn.spelling import nearest
+from simgnn.study.published.halo_rows import HaloLike
 from simgnn.tomlfile import Table, leaves, load_toml
 
 Share = Annotated[StrictFloat, Field(ge=0.0, le=1.0)]
@@ -107,10 +107,6 @@ class Reuse(Strict):
                 raise ValueError(f"of.hits ({one.graph}): expected one for each share, none falling, the last 1.0")
         return self
 
-    def like(self, degree: float) -> GraphReuse:
-        """Return the counted graph whose in-edges per vertex are nearest to ``degree``, by ratio."""
-        return min(self.of, key=lambda one: abs(log(one.degree / degree)))
-
 
 class Balance(Strict):
     """Assumed imbalance (largest over mean) of in-edges and halo rows if none can be counted, by rank count."""
@@ -159,6 +155,13 @@ class ModelSettings(Strict):
     assumed: Reason
 
 
+class OpenSettings(Strict):
+    """An alternative to what a step of an ablation is taken to be."""
+
+    set: Annotated[dict[StrictStr, Any], Field(min_length=1)]
+    assumed: Reason
+
+
 class Kept(Strict):
     """Bytes that a system keeps on its devices, by its authors' formula: ``edge_bytes`` for each in-edge, and
     ``item_bytes`` times (``rows`` x widths of all layers) for each own or halo row, (``hidden`` x widths between layers
@@ -179,21 +182,28 @@ class Blocks(Strict):
     assumed: Reason
 
 
+Quantity = Literal["epoch", "communication"]
+"""What a printed time is of: whole epochs, or the part of them in which ranks communicate and do not compute."""
+
+
 class PublishedTable(Strict):
-    """The rows of a file whose columns equal ``select``. ``time``: column with the seconds of ``epochs`` epochs;
-    ``communication``: with those of them in which ranks communicate and do not compute (None: not printed).
+    """The rows of a file whose columns equal ``select``. ``time``: column with the seconds of ``epochs`` epochs, or of
+    what is ``timed`` of them; ``communication``: column with those of them in which ranks communicate and do not
+    compute (None: not printed).
     ``models``: name in the model column -> kind of model here; rows of other models count as left out. ``ranks``,
     ``layers``: a column, or a number. ``noise``: relative standard deviation of a printed time, besides its rounding;
     ``noise_assumed``: why. ``extends``: the system here that is run (None: the suite's); ``backend``: the communication
     library (None: the profile's usual one); ``blocks``: rows are divided into blocks, not by METIS. ``set``: settings
     of all models; ``given``: of some. ``open``: alternative settings that fit the publication as well; they widen
-    ranges and can make a verdict undecided. ``apart``: the group of tables with which the rows are scored."""
+    ranges and can make a verdict undecided. ``listed``: single halo rows are cached or dropped, so that they are listed
+    as the suite's ``halo_rows`` says. ``apart``: the group of tables with which the rows are scored."""
 
     file: StrictStr
     select: dict[StrictStr, tuple[StrictStr, ...]]
     dataset: StrictStr
     model: StrictStr
     time: StrictStr
+    timed: Quantity = "epoch"
     communication: StrictStr | None = None
     epochs: Count = 1
     ranks: StrictStr | Count
@@ -204,6 +214,7 @@ class PublishedTable(Strict):
     extends: StrictStr | None = None
     backend: BackendName | None = None
     blocks: Blocks | None = None
+    listed: bool = False
     apart: Name | None = None
     noise: Share = 0.0
     noise_assumed: Reason = "nothing printed tells more than its rounding"
@@ -224,11 +235,56 @@ class PublishedTable(Strict):
         return self
 
 
+class Step(Strict):
+    """What runs in a step of an ablation: the system ``extends`` with the table's settings and ``set``; None: the
+    table's own system. ``open``: alternatives, as of a table."""
+
+    extends: StrictStr | None = None
+    set: dict[StrictStr, Any] = Field(default_factory=dict)
+    open: tuple[OpenSettings, ...] = ()
+    assumed: Reason
+
+
+class Ablation(Strict):
+    """Figures of a ``paper``'s ``section`` in a file of facts (:mod:`simgnn.study.published.facts`): of systems that
+    are a table's with more, step by step. ``like``: the label of that table, whose hardware, adjustments, settings and
+    names of models hold here, too. ``quantities``: words for what is timed -> what is predicted, and ``assumed``: why.
+    ``steps``: by their names; a step that names a system runs on halo rows that are listed one by one. ``apart``: the
+    group with which the figures are scored."""
+
+    label: StrictStr
+    file: StrictStr
+    paper: StrictStr
+    section: StrictStr
+    like: StrictStr
+    ranks: Count
+    layers: Count
+    models: tuple[StrictStr, ...]
+    quantities: Annotated[dict[StrictStr, Quantity], Field(min_length=1)]
+    assumed: Reason
+    steps: Annotated[dict[StrictStr, Step], Field(min_length=1)]
+    apart: Name
+
+    def table(self, like: PublishedTable, step: str, timed: Quantity, epochs: int) -> PublishedTable:
+        """Return a table that describes how a ``step`` runs, ``like`` another one."""
+        found, kinds = self.steps[step], tuple(sorted(set(like.models.values())))
+        given = [ModelSettings(models=kinds, set=found.set, assumed=found.assumed)] if found.set else []
+        more = [ModelSettings(models=kinds, set=one.set, assumed=one.assumed) for one in found.open]
+        changed = {
+            "label": f"{self.label}: {step}", "file": self.file, "extends": found.extends or like.extends,
+            "timed": timed, "communication": None, "epochs": epochs, "listed": found.extends is not None,
+            "given": (*like.given, *given), "open": (*like.open, *more), "apart": self.apart,
+        }  # fmt: skip
+        return like.model_copy(update=changed)
+
+
 class PublishedBars(Strict):
     """Largest median factor between predicted and published times, least ``tau`` (None: no bar), most wrong memory
-    verdicts."""
+    verdicts. ``median_ratio``: largest median factor between predicted and published ratios of a time to that before a
+    step of an ablation (None: no bar)."""
 
     median_factor: Annotated[StrictFloat, Field(ge=1.0)]
+    median_ratio: Annotated[StrictFloat, Field(ge=1.0)] | None = None
     tau: Annotated[StrictFloat, Field(ge=-1.0, le=1.0)] | None = None
     wrong_verdicts: Whole = 0
 
@@ -246,8 +302,10 @@ class PublishedSuite(Strict):
     apart: dict[Name, PublishedBars] = Field(default_factory=dict)
     reuse: Reuse | None = None
     balance: Balance | None = None
+    halo_rows: HaloLike | None = None
     datasets: Annotated[tuple[Dataset, ...], Field(min_length=1)]
     tables: Annotated[tuple[PublishedTable, ...], Field(min_length=1)]
+    ablations: tuple[Ablation, ...] = ()
 
     @model_validator(mode="after")
     def _datasets_are_described(self) -> Self:
@@ -264,8 +322,24 @@ class PublishedSuite(Strict):
         return self
 
     @model_validator(mode="after")
+    def _ablations_are_like_tables(self) -> Self:
+        tables = {table.label: table for table in self.tables}
+        for one in self.ablations:
+            if one.like not in tables:
+                known = tuple(tables)
+                hint = nearest(one.like, known)
+                raise ValueError(f"ablations.like: got '{one.like}', expected the label of a table{hint}")
+            if unknown := sorted(set(one.models).difference(tables[one.like].models)):
+                raise ValueError(
+                    f"ablations.models: got {', '.join(unknown)}, expected models of '{one.like}': "
+                    f"{', '.join(tables[one.like].models)}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _groups_are_named(self) -> Self:
         named = {table.apart for table in self.tables if table.apart is not None}
+        named |= {ablation.apart for ablation in self.ablations}
         if named != set(self.apart):
             wrong = ", ".join(sorted(named ^ set(self.apart)))
             raise ValueError(
@@ -287,6 +361,8 @@ class PublishedSuite(Strict):
             lines.append(f"rows read again: {self.reuse.assumed}")
         if self.balance is not None:
             lines.append(f"balance of partitions: {self.balance.assumed}")
+        if self.halo_rows is not None:
+            lines.append(f"halo rows, one by one: {self.halo_rows.assumed}")
         for table in self.tables:
             lines.append(f"{table.label}, noise of its times {100 * table.noise:g} %: {table.noise_assumed}")
             lines += [f"{table.label}, {one.label}: {one.assumed}" for one in table.adjust]
@@ -298,6 +374,14 @@ class PublishedSuite(Strict):
             lines += [f"{table.label}, {', '.join(one.models)}: {one.assumed}{_settings(one.set)}" for one in given]
             lines += [f"{table.label}, left open: {one.assumed}{_settings(one.set)}" for one in table.open]
             lines += [f"{table.label}, memory: {table.kept.assumed}"] if table.kept else []
+        for ablation in self.ablations:
+            lines.append(f"{ablation.label}, like {ablation.like}: {ablation.assumed}")
+            for name, step in ablation.steps.items():
+                runs = f"; runs as {step.extends}" if step.extends else ""
+                lines.append(f"{ablation.label}, {name}: {step.assumed}{runs}{_settings(step.set)}")
+                lines += [
+                    f"{ablation.label}, {name}, left open: {one.assumed}{_settings(one.set)}" for one in step.open
+                ]
         return tuple(lines)
 
 
