@@ -24,8 +24,9 @@ from simgnn.program.dispatch import Observed, Ready
 from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Stream, Work
 from simgnn.program.sizes import IntArray, Size, Terms
 
-Moves = Literal["rows", "blocks", "batches"]
-"""What travels: rows of the full graph that lists name, whole blocks of its rows, or input rows of mini-batches."""
+Moves = Literal["rows", "blocks", "batches", "chunks"]
+"""What travels: rows of the full graph that lists name, whole blocks of its rows, input rows of mini-batches, or rows of
+chunks of the full graph, between the memory of hosts and devices."""
 Cut = Literal["edge-cut", "vertex-cut"]
 Reorder = Literal["none", "rcm", "degree"]
 Effect = Literal["decisions", "learning", "nothing"]
@@ -525,6 +526,11 @@ class Partitioner(Policy, ABC):
     def filled(self) -> dict[str, Any]:
         """Options that were filled in from the devices of the ranks, by name, for ``plan/resolved.toml``."""
         return {}
+
+    @property
+    def holds_own_rows(self) -> bool:
+        """Whether the rows that a chunk needs include those of its own vertices."""
+        return True
 
     @property
     def drops_between_hosts(self) -> bool:

@@ -50,6 +50,7 @@ FORM_HANDLERS: Mapping[Form, Factory] = {
     Form.OWN_VIEWS: decisions.act,
     Form.GREATER: partial(rows.add, combine=max_rows),
     Form.FIRST_ROWS: rows.add,
+    Form.ZEROS: rows.zeros,
     Form.DROPOUT: training.dropout,
     Form.BATCH_DROPOUT: partial(training.dropout, batched=True),
     Form.RANK_MEANS: partial(training.loss, by_rank=True),

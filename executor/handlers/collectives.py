@@ -80,7 +80,7 @@ def broadcast(op: Op, template: Template, context: RankContext) -> Handler:
             wire = room
         else:
             put(now, none)  # the block that it takes the place of goes first
-            rows = 1 if transfer is None else int(sizes.per_rank(transfer.rows, now.epoch, max(now.step, 0))[root])
+            rows = 1 if transfer is None else int(sizes.per_rank(transfer.rows, now.epoch, now.step)[root])
             wire = torch.empty((rows, buffer.width), dtype=dtype, device=group.device)
         if group.process_group is not None:
             dist.broadcast(wire, src=root, group=group.process_group)
@@ -127,7 +127,7 @@ def allgather(op: Op, template: Template, context: RankContext) -> Handler:
 
     def run(now: Now) -> Sent:
         wire = read(now).to(group.device).contiguous()
-        size = None if transfer is None else sizes.per_rank(transfer.rows, now.epoch, max(now.step, 0))
+        size = None if transfer is None else sizes.per_rank(transfer.rows, now.epoch, now.step)
         rows = [len(wire) if size is None else int(size[member]) for member in group.members]
         out = [torch.empty((count, *wire.shape[1:]), dtype=wire.dtype, device=wire.device) for count in rows]
         if group.process_group is None:

@@ -199,7 +199,7 @@ def _counts_of_peers(op: Op, context: RankContext) -> Callable[[Now], tuple[Sequ
     route, ranks, rank = context.program.sizes.routes[op.route], context.program.ranks, context.rank
 
     def counts(now: Now) -> tuple[Sequence[int], Sequence[int]]:
-        rows = route.matrix(ranks, now.epoch, max(now.step, 0))
+        rows = route.matrix(ranks, now.epoch, now.step)
         return rows[rank].tolist(), rows[:, rank].tolist()
 
     return counts

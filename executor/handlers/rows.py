@@ -78,6 +78,31 @@ def _add_to_list(op: Op, context: RankContext, part: Part, combine: Combine) -> 
     return add_listed
 
 
+def zeros(op: Op, template: Template, context: RankContext) -> Handler:
+    """Write zeros to the rows that the op names, or to a whole buffer."""
+    (access,), store = op.writes, context.store
+    if access.part is None:
+        read, put_whole = store.getter(access), store.setter(access)
+
+        def clear(now: Now) -> None:
+            if isinstance(held := read(now), torch.Tensor):
+                held.zero_()
+            else:
+                put_whole(now, store.zeros(access, now))
+
+        return clear
+    whole, chosen = store.memory(access), store.selection(access.part)
+
+    def clear_rows(now: Now) -> None:
+        memory, rows = whole(now), chosen(now)
+        if isinstance(rows, slice):
+            memory[rows].zero_()
+        else:
+            memory.index_fill_(0, rows, 0)
+
+    return clear_rows
+
+
 def touches_parts(op: Op) -> bool:
     """Whether an op that moves rows, without a route, touches parts of buffers."""
     return op.route is None and any(access.part is not None for access in (op.reads[0], op.writes[0]))

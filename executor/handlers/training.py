@@ -1,10 +1,14 @@
 """Ops for training: the loss (also of an evaluation), the optimizer step, dropout."""
 
+from collections.abc import Callable
+
 import torch
 
 from executor.kernels.dropout import drop_out
 from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext
+from executor.state.task import Task
+from simgnn.errors import BackendError
 from simgnn.program.ops import Op
 from simgnn.program.program import Template
 from simgnn.sampling.draw.seeds import dropout_seed, layer_key
@@ -14,22 +18,26 @@ def loss(op: Op, template: Template, context: RankContext, by_rank: bool = False
     """Compute the loss of the last layer's rows, which the op reads first.
 
     In training the op writes the gradient of these rows, then the metrics. In an evaluation (one buffer written) it
-    writes the counts of train, validation and test rows. For a mini-batch (three buffers written) it reads second the
-    positions of the rows among the rank's training vertices (int64 [b]). It writes the divisor of summed gradients to
-    the third buffer: the number of rows. With ``by_rank`` the gradient is that of this rank's mean, and the divisor
-    counts the ranks that have rows.
+    writes the counts of train, validation and test rows. Second it reads the labels: of all own rows, or the part of
+    them that the rows belong to. If it reads the buffer of metrics too, it adds to it: so the chunks of an epoch or an
+    evaluation, of which the first alone does not read it, leave there what all rows together would.
+
+    For a mini-batch (three buffers written) it reads second the positions of the rows among the rank's training
+    vertices (int64 [b]). It writes the divisor of summed gradients to the third buffer: the number of rows. With
+    ``by_rank`` the gradient is that of this rank's mean, and the divisor counts the ranks that have rows.
     """
     assert context.task is not None, "a program with a loss has labels"
     task, read = context.task, context.store.getter(op.reads[0])
+    task_of, note = _tasks(op, context, task), _metrics_noted(op, context)
     if len(op.writes) == 1:
-        put = context.store.setter(op.writes[0])
-        return lambda now: put(now, task.evaluate(read(now)))
-    put_gradient, put_metrics = (context.store.setter(access) for access in op.writes[:2])
+        return lambda now: note(now, task_of(now, rows := read(now)).evaluate(rows))
+    put_gradient = context.store.setter(op.writes[0])
 
     def run(now: Now) -> None:
-        gradient, metrics = task.loss(read(now))
+        rows = read(now)
+        gradient, metrics = task_of(now, rows).loss(rows)
         put_gradient(now, gradient)
-        put_metrics(now, metrics)
+        note(now, metrics)
 
     if len(op.writes) == 2:
         return run
@@ -41,11 +49,43 @@ def loss(op: Op, template: Template, context: RankContext, by_rank: bool = False
         if by_rank:
             gradient.div_(max(len(seeds), 1))
         put_gradient(now, gradient)
-        put_metrics(now, metrics)
+        note(now, metrics)
         context.note_loss(now, metrics)
         count(now).fill_(min(len(seeds), 1) if by_rank else len(seeds))
 
     return run_batch
+
+
+def _tasks(op: Op, context: RankContext, whole: Task) -> Callable[[Now, torch.Tensor], Task]:
+    """Return a function of the turn and of scores that gives the task on the rows whose labels a loss reads."""
+    part = op.reads[1].part if len(op.reads) > 1 else None
+    if part is None:
+        return lambda now, scores: whole
+    select, known = context.store.selection(part), dict[tuple[int, int], Task]()
+
+    def task_of(now: Now, scores: torch.Tensor) -> Task:
+        rows = select(now)
+        if not isinstance(rows, slice) or len(scores) != rows.stop - rows.start:
+            raise BackendError(
+                f"op '{op.name}' has {len(scores)} rows of scores for {rows} of '{op.reads[1].buffer}', expected a "
+                "range of as many labels; prepare the run again"
+            )
+        key = rows.start, rows.stop
+        if key not in known:
+            known[key] = whole.part(rows)
+        return known[key]
+
+    return task_of
+
+
+def _metrics_noted(op: Op, context: RankContext) -> Callable[[Now, torch.Tensor], None]:
+    """Return a function that puts the metrics of a loss into their buffer, or adds them to it."""
+    access = op.writes[min(1, len(op.writes) - 1)]
+    put = context.store.setter(access)
+    if access not in op.reads:
+        return put
+    before = context.store.getter(access)
+    return lambda now, metrics: put(now, before(now) + metrics)
 
 
 def optimize(op: Op, template: Template, context: RankContext) -> Handler:

@@ -48,6 +48,7 @@ class Layer(nn.Module):
             Segment.ADD_HALO: self.add_halo,
             Segment.UPDATE: self.update,
             Segment.PRODUCT_GRADIENT: self.product_gradient,
+            Segment.EDGE_GRADIENTS: self.edge_gradients,
         }
 
     def sampled_functions(self) -> Functions:
@@ -81,6 +82,13 @@ class Layer(nn.Module):
     def aggregate_sampled(self, block: SampledBlock, prepared: torch.Tensor, *, call: Call = autograd) -> torch.Tensor:
         """Return the sums [n, prepared width] over the rows of all sources [m, ...] of a sampled block."""
         return call(SumOverBlock, block, self.scaling, prepared)
+
+    def edge_gradients(self, csr: LocalAdjacency, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the gradients of own rows [n, F] and of halo rows [h, F], from that of the sums [n, F]: of sums that
+        depend on nothing but edges, so that no row of the forward pass is needed."""
+        own, halo = csr.aggregation(self.scaling).backward(gradient, True, True)
+        assert own is not None and halo is not None
+        return own, halo
 
     def update(
         self, aggregated: torch.Tensor, own: torch.Tensor | None = None, *, call: Call = autograd

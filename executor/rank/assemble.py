@@ -44,6 +44,11 @@ def rank_context(plan: RunPlan, world: World, groups: Mapping[str, GroupHandle])
         from executor.minibatch.setup import batch_context
 
         return batch_context(plan, plan.batches, world, groups)
+    if plan.chunks is not None:
+        # Numba's kernels of chunks, which other runs do not need
+        from executor.chunks.setup import chunk_context
+
+        return chunk_context(plan, plan.chunks, world, groups)
     local, shard = plan.local(world.rank), plan.shard(world.rank)
     return lambda: _full_graph_context(plan, world, groups, local, shard)
 

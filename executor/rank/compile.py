@@ -7,13 +7,12 @@ from typing import NamedTuple
 import torch
 
 from executor.handlers import handler_of
+from executor.recording.metrics import Observe
 from executor.state.buffers import Now
 from executor.state.context import Handler, RankContext, Sent
 from simgnn.program.dispatch import Order
 from simgnn.program.drain_points import in_one_thread
 from simgnn.program.program import Program, Template
-
-Observe = Callable[[Now, torch.Tensor], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class CompiledTemplate:
 
 
 class Coming(NamedTuple):
-    """A turn (a training step, or an evaluation) that has not begun yet."""
+    """A turn (a step of training or of an evaluation) that has not begun yet."""
 
     template: CompiledTemplate
     now: Now

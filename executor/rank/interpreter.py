@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from executor.rank.compile import Coming, Observe, Step, compile_program
+from executor.rank.compile import Coming, Step, compile_program
 from executor.rank.lanes import Lanes, Record, Workers
 from executor.recording.failure import raise_at
+from executor.recording.metrics import Observe
 from executor.state.buffers import Now
 from executor.state.context import NOTHING, RankContext
-from simgnn.program.calendar import EVALUATE
 from simgnn.program.dispatch import Picks
 from simgnn.program.program import Program, ahead_of_epoch
 
@@ -44,7 +44,8 @@ class Interpreter:
         self.clock = clock_of(context.device)
         self.templates = compile_program(program, context, observers or {})
         picks = schedule is not None and schedule.picks
-        self.serial = not picks and all(made.serial for name, made in self.templates.items() if name != EVALUATE)
+        trained = [made for name, made in self.templates.items() if not program.evaluates(name)]
+        self.serial = not picks and all(made.serial for made in trained)
         self._lanes = None
         if not self.serial:
             self._lanes = Lanes(context, self.templates, self.clock, record, schedule, workers or Workers(0))
@@ -78,16 +79,18 @@ class Interpreter:
 
     def evaluate(self, epoch: int) -> bool:
         """Run the evaluation after an epoch, when all training ops have ended; return False if the program has none."""
-        template = self.templates.get(EVALUATE)
-        if template is None:
-            return False
-        turn = Coming(template, Now(epoch, -1, (epoch + 1) * self.program.calendar.steps - 1))
-        if template.serial or self._lanes is None:
+        begin = (epoch + 1) * self.program.calendar.steps - 1
+        turns = [
+            Coming(self.templates[turn.template], Now(epoch, turn.step, begin + place))
+            for place, turn in enumerate(self.program.evaluation(epoch))
+        ]
+        if self._lanes is None or all(turn.template.serial for turn in turns):
             with torch.no_grad():
-                self._run(turn)
+                for turn in turns:
+                    self._run(turn)
         else:
-            self._lanes.run(iter([turn]))
-        return True
+            self._lanes.run(iter(turns))
+        return bool(turns)
 
     def fill_next_epoch(self, epoch: int) -> bool:
         """Run the ops of an epoch that prepare the next one, such as filling its caches, without a record of their
@@ -107,7 +110,7 @@ class Interpreter:
             self._lanes.close()
 
     def _run(self, turn: Coming) -> None:
-        """Run one step or evaluation in program order in this thread: the hot loop, whose overhead every op pays."""
+        """Run one step in program order in this thread: the hot loop, whose overhead every op pays."""
         now = turn.now
         clock, add, values = self.clock, self.record.add, self.context.store.values
         decisions = self.context.decisions

@@ -93,8 +93,8 @@ class Record(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Running:
-    """A turn (a training step, or an evaluation) that runs. ``uses``: by slot, how many ops have yet to use its tensor
-    before it is freed. ``ends``: by op, the CUDA events at the ends of the ops that it waits for."""
+    """A turn (a step of training or of an evaluation) that runs. ``uses``: by slot, how many ops have yet to use its
+    tensor before it is freed. ``ends``: by op, the CUDA events at the ends of the ops that it waits for."""
 
     template: CompiledTemplate
     now: Now

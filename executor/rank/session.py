@@ -16,14 +16,13 @@ from executor.energy.meter import EnergyMeter, energy_file, gauges_of, write_ser
 from executor.memory.allocator import tune_allocator
 from executor.memory.peak import NotedMemory, PeakMemory
 from executor.rank.assemble import rank_context, warm_up_for
-from executor.rank.compile import Observe
 from executor.rank.interpreter import SPAN, Interpreter
 from executor.rank.lanes import Workers
 from executor.rank.model_inputs import model_facts, tensors_beside
 from executor.recording.disk import StorageError, check_run_directory, writing
 from executor.recording.epoch_log import EpochLog
 from executor.recording.failure import explained, failure_of, write_failure
-from executor.recording.metrics import History
+from executor.recording.metrics import History, observers
 from executor.recording.report import FIRST, LAST, TOLD, write_counts, write_report
 from executor.recording.side_records import Notes
 from executor.recording.sinks import sinks_of
@@ -38,11 +37,8 @@ from executor.world.environment import LAUNCHER, NO_STORAGE, TESTBED, threads_pe
 from executor.world.machines import one_machine_notes
 from executor.world.member import join, process_groups, wake_groups
 from simgnn.errors import SimgnnError
-from simgnn.program.calendar import EVALUATE
 from simgnn.program.dispatch import Picks
 from simgnn.program.drain_points import Stops
-from simgnn.program.kinds import OpKind
-from simgnn.program.program import steps_that_write
 from simgnn.record.early_stop import Patience, regular
 from simgnn.record.logs import check_log
 from simgnn.record.memory import over_budget, result_fields
@@ -142,16 +138,9 @@ class Session:
                 self._count_more_epochs()
         self.recorder = self._recorder(resume)
         self.notes = Notes(plan, self.context, self.start, resume)
-        losses = [op for _, op in plan.program.ops if op.kind is OpKind.LOSS]
-        observers: dict[str, Observe] = {}
-        self._noted = steps_that_write(plan.program, {op.writes[1].buffer for op in losses if len(op.writes) > 1})
-        for op in losses:
-            if len(op.writes) == 1:
-                observers[op.writes[0].buffer] = self.history.observe_evaluation
-            else:
-                observers[op.writes[1].buffer] = self._trained
+        observed, self._noted = observers(plan.program, self._trained, self.history.observe_evaluation)
         self.interpreter = Interpreter(
-            plan.program, self.context, self.recorder, observers, schedule or plan.schedule, self._workers
+            plan.program, self.context, self.recorder, observed, schedule or plan.schedule, self._workers
         )
         if self.context.network is not None:
             layers, writes = self.context.network.layers, self.world.rank == 0
@@ -184,7 +173,7 @@ class Session:
 
     def run(self) -> None:
         plan, world, train = self.plan, self.world, self.plan.train
-        every = int(train["eval_every"]) if EVALUATE in plan.program.templates else 0
+        every = int(train["eval_every"]) if plan.program.sweep else 0
         keep = int(train["checkpoint_every"])
         self.memory.start()
         self._measure()
@@ -240,7 +229,7 @@ class Session:
 
     def _evaluate(self, epoch: int) -> None:
         assert self.context.network is not None
-        measures = not self._evaluated and EVALUATE in self.plan.program.templates and self.memory.start_again()
+        measures = not self._evaluated and bool(self.plan.program.sweep) and self.memory.start_again()
         if measures:
             self._measure()
         self.context.network.set_training(False)

@@ -3,8 +3,8 @@
 import math
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,7 +12,41 @@ from executor.recording.failure import NonFiniteError
 from executor.state.buffers import Now
 from executor.state.task import SPLITS
 from simgnn.policy import METRICS, Metrics
+from simgnn.program.kinds import OpKind
+from simgnn.program.program import Program, steps_that_complete
 from simgnn.record.result import Accuracy
+
+Observe = Callable[[Now, torch.Tensor], None]
+
+
+class Observed(NamedTuple):
+    """What is called with the values of metrics, by buffer; and the training ``steps`` of an epoch, ascending, in which
+    metrics are complete."""
+
+    by_buffer: dict[str, Observe]
+    steps: tuple[int, ...]
+
+
+def observers(program: Program, trained: Observe, evaluated: Observe) -> Observed:
+    """Return the functions to call after the last write of each buffer of metrics in a step: ``trained`` for those of
+    training, ``evaluated`` for those of evaluations. Both see sums that are complete: where chunks add to a buffer, its
+    value after the last of them, summed over ranks."""
+    found, noted = dict[str, Observe](), set[int]()
+    for op in (op for _, op in program.ops if op.kind is OpKind.LOSS):
+        evaluates = len(op.writes) == 1
+        buffer = op.writes[0 if evaluates else 1].buffer
+        steps = steps_that_complete(program, buffer)
+        found[buffer] = _in_steps(evaluated if evaluates else trained, steps)
+        noted.update(() if evaluates else steps)
+    return Observed(found, tuple(sorted(noted)) or (program.calendar.steps - 1,))
+
+
+def _in_steps(observe: Observe, steps: Collection[int]) -> Observe:
+    def observe_then(now: Now, value: torch.Tensor) -> None:
+        if now.step in steps:
+            observe(now, value)
+
+    return observe_then
 
 
 class History:
@@ -52,6 +86,7 @@ class History:
             self._note(now, numbers)
 
     def observe_evaluation(self, now: Now, counts: torch.Tensor) -> None:
+        """Note the metrics of an evaluation, of all splits."""
         self.evaluations[now.epoch] = counts.flatten().tolist()
 
     def _note(self, now: Now, metrics: torch.Tensor) -> None:

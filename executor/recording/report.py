@@ -16,7 +16,6 @@ from executor.recording.side_records import merged_records
 from executor.recording.trace import LATEST, read_parts
 from executor.state.plan import RunPlan
 from executor.world.member import group_ids
-from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import GROUP_KINDS
 from simgnn.program.program import Program
 from simgnn.record.activity import decisions_in
@@ -267,7 +266,7 @@ def pair_matrix(pairs: Pairs, program: Program, ranks: int, what: int, only: str
         for (op_id, target), numbers in counted.items():
             template, op = program.ops[op_id]
             control = op.transfer is not None and op.transfer.control
-            chosen = template != EVALUATE if only is None else template == only
+            chosen = not program.evaluates(template) if only is None else template == only
             if chosen and not control:
                 matrix[source][target] += numbers[what]
     return matrix

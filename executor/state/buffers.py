@@ -17,8 +17,9 @@ are an object of the model's (:class:`executor.layers.kept.KeptHalo`), which ops
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The turn that an op runs in: a training step, or an evaluation (``step`` -1). ``count`` numbers training steps
-    of the run from 0; an evaluation has the number of its epoch's last step."""
+    """The turn that an op runs in: a training step, or one of an evaluation (``step`` negative). ``count`` numbers
+    training steps of the run from 0; an evaluation counts on from its epoch's last step, whose number is that of its
+    own first step."""
 
     epoch: int
     step: int
@@ -172,7 +173,7 @@ class BufferStore:
             return lambda now: constant
         if column.ndim == 2:
             numbers = column[self.rank].tolist()
-            return lambda now: int(numbers[max(now.step, 0)])
+            return lambda now: int(numbers[now.step])
         return lambda now: self.rows(size, now)
 
     def _ring(self, buffer: Buffer, access: Access) -> Callable[[Now], int]:
@@ -188,7 +189,7 @@ class BufferStore:
         if isinstance(size, Decision):
             size = size.bound
         if isinstance(size, Column):
-            return int(self.program.sizes.per_rank(size, now.epoch, max(now.step, 0))[self.rank])
+            return int(self.program.sizes.per_rank(size, now.epoch, now.step)[self.rank])
         return size
 
     def rows_of(self, access: Access, now: Now) -> int:

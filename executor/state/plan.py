@@ -28,7 +28,7 @@ class RunPlan:
     that act while training, by slot; ``batches``: settings of mini-batches, None in full-graph training; ``continues``:
     digests of earlier programs of this run, of fewer epochs; ``class_names``: of classes, or none. ``device_bytes``:
     the budget of each rank's device (0: none). ``dropped_edges``, ``notes``: what results must say of the
-    partition."""
+    partition. ``chunks``: folder of the chunks of each rank (None: training is not chunk by chunk)."""
 
     root: Path
     name: str
@@ -50,6 +50,7 @@ class RunPlan:
     device_bytes: int = 0
     dropped_edges: DroppedEdges | None = None
     notes: tuple[str, ...] = ()
+    chunks: Path | None = None
 
     @classmethod
     def open(cls, root: Path) -> "RunPlan":
@@ -89,6 +90,7 @@ class RunPlan:
             device_bytes=plan.device_bytes,
             dropped_edges=plan.dropped_edges,
             notes=plan.notes,
+            chunks=None if plan.chunks is None else Path(plan.chunks),
         )
 
     def check_unfinished(self) -> None:

@@ -1,6 +1,6 @@
 """The task of a rank: labels and masks of its own rows, the loss with its gradient, the counts of an evaluation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,8 +21,9 @@ class Task:
 
     ``features`` [n, F_0] dense or sparse CSR; in a mini-batch run those of the rank's host. ``feature_mean`` [F_0]:
     what was subtracted from sparse features, whose last column says so (None: nothing). ``labels`` int64 [n], or in the
-    rows' dtype [n, classes] when multi-label. ``rows``: int64 positions of train, validation and test rows.
-    ``train_total``: training rows of all ranks.
+    rows' dtype [n, classes] when multi-label. ``rows``: int64 positions of train, validation and test rows, ascending.
+    ``train_total``: training rows of all ranks. ``first``: the position of row 0 of scores and labels, of a task that
+    is a part of another (:meth:`part`). Labels and positions may lie on the host while scores are on a GPU.
     """
 
     features: torch.Tensor
@@ -33,6 +34,7 @@ class Task:
     multilabel: bool
     evaluated: "Task | None" = None
     feature_mean: torch.Tensor | None = None
+    first: int = 0
 
     @property
     def divisor(self) -> float:
@@ -43,8 +45,7 @@ class Task:
         """Return the gradient [n, classes] of this rank's part of the loss, and its metrics, float64 [METRICS]. Cross
         entropy, or binary cross entropy with logits, over the training rows, divided by :attr:`divisor`. Gradients
         summed over ranks are the gradient of the mean."""
-        rows = self.rows[0]
-        picked, labels = scores.index_select(0, rows), self.labels.index_select(0, rows)
+        rows, picked, labels = self._picked(scores, self.rows[0])
         gradient = torch.zeros_like(scores)
         gradient.index_copy_(0, rows, self._gradient(picked, labels).div_(self.divisor))
         return gradient, self._counts(picked, labels)
@@ -61,9 +62,22 @@ class Task:
         """Metrics of the train, validation and test rows, float64 [3 METRICS]."""
         if self.evaluated is not None:
             return self.evaluated.evaluate(scores)
-        return torch.cat(
-            [self._counts(scores.index_select(0, rows), self.labels.index_select(0, rows)) for rows in self.rows]
-        )
+        return torch.cat([self._counts(*self._picked(scores, rows)[1:]) for rows in self.rows])
+
+    def part(self, rows: slice) -> "Task":
+        """Return the task on some consecutive own rows. Its metrics and those of all other parts add up to those of the
+        whole task, and its gradient is their rows of the whole gradient."""
+        if self.evaluated is not None:
+            return self.evaluated.part(rows)
+        ends = [np.searchsorted(chosen.numpy(force=True), [rows.start, rows.stop]).tolist() for chosen in self.rows]
+        train, validation, test = (chosen[low:high] for chosen, (low, high) in zip(self.rows, ends, strict=True))
+        return replace(self, labels=self.labels[rows], rows=(train, validation, test), first=rows.start)
+
+    def _picked(self, scores: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the rows of ``scores`` at some positions, with their numbers among them and their labels."""
+        rows = positions - self.first if self.first else positions
+        labels, rows = self.labels.index_select(0, rows).to(scores.device), rows.to(scores.device)
+        return rows, scores.index_select(0, rows), labels
 
     def _gradient(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Gradient of the sum of the rows' losses, [k, classes]."""

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from simgnn.errors import ConfigError
 from simgnn.outside import outside_data
-from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import COMPUTE_KINDS, GROUP_KINDS
 from simgnn.record.batches import BATCHES_SCHEMA, batches_that_differ
 from simgnn.record.energy import EnergyFigure, sum_of, why_unknown
@@ -254,7 +253,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
     for path, result in ((predicted, one), (measured, two)):
         if result.status == "failed" or not result.epoch_s:
             raise ConfigError(f"{path} holds no finished run (status '{result.status}'): {result.message}")
-    joined, epochs, unmatched = _join(first, second)
+    joined, epochs, unmatched, trained = _join(first, second)
     columns = [f"{part}_{side}" for part in PARTS for side in SIDES]
     per_op = joined.groupby(["op", "kind"], sort=True)[columns].sum() / (epochs * one.ranks)
     for side, result in zip(SIDES, (one, two), strict=True):
@@ -268,7 +267,7 @@ def compare_runs(predicted: Path, measured: Path) -> Comparison:
     def differ(column: str, field: str) -> int:
         """Difference in traffic over the whole run; between runs of unequal length, over a mean epoch."""
         if one.epochs == two.epochs:
-            return _traffic_differs(first, second, column)
+            return _traffic_differs(first, second, column, trained)
         return ceil(float(np.abs(np.asarray(getattr(one, field)) - np.asarray(getattr(two, field))).sum()))
 
     return Comparison(
@@ -334,8 +333,9 @@ def _of_one_kind(value: Any) -> Any:
     return [_of_one_kind(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int, int]:
-    """Join the ops of the compared epochs. Returns times of both sides, number of epochs, number of unmatched ops."""
+def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", int, int, set[int]]:
+    """Join the ops of the compared epochs. Returns times of both sides, number of epochs, number of unmatched ops, and
+    the ids of all ops that either side ran in training."""
     # pandas: loaded when runs are compared op by op
     import pandas as pd
 
@@ -353,7 +353,8 @@ def _join(first: RunDirectory, second: RunDirectory) -> tuple["pd.DataFrame", in
     assert isinstance(joined, pd.DataFrame)
     epochs = joined["epoch"].unique()
     ran = sum(int(frame["epoch"].isin(epochs).sum()) for frame in sides)
-    return joined, len(epochs), ran - 2 * len(joined)
+    trained = {int(op_id) for side in sides for op_id in side["op_id"].unique()}
+    return joined, len(epochs), ran - 2 * len(joined), trained
 
 
 def _difference(name: str, rows: "pd.DataFrame", part: str) -> Difference:
@@ -383,12 +384,10 @@ def _median(result: Result) -> float:
     return float(np.median(result.epoch_s[1:] or result.epoch_s))
 
 
-def _traffic_differs(first: RunDirectory, second: RunDirectory, column: str) -> int:
-    """Sum of absolute differences in traffic over ops and rank pairs, but not those of evaluations."""
+def _traffic_differs(first: RunDirectory, second: RunDirectory, column: str, trained: set[int]) -> int:
+    """Sum of absolute differences in traffic over rank pairs and the ops ``trained``, which are those of training."""
     tables = []
     for run in (first, second):
-        ops: pd.DataFrame = read_table(run.ops, OPS_SCHEMA).to_pandas()
-        trained = ops.loc[ops["template"] != EVALUATE, "op_id"]
         table: pd.DataFrame = read_table(run.traffic, TRAFFIC_SCHEMA).to_pandas()
         tables.append(table[table["op_id"].isin(trained)].set_index(["op_id", "source", "target"])[column])
     return int(tables[0].sub(tables[1], fill_value=0).abs().sum())

@@ -31,6 +31,10 @@ from simgnn.program.program import Program, Publication, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Scratch, Size, SizeTable, Term, reverse_of
 
 
+Named = str | Access
+"""A buffer that an op touches: by its name, all of its copy of this turn; or an access to some of its rows."""
+
+
 class ProgramBuilder:
     """Collects buffers, columns, routes and ops by name, and builds a program from them.
 
@@ -136,7 +140,7 @@ class ProgramBuilder:
         return Work(primitive, {"rows": rows, "width": width, **sizes, "item_bytes": self.item_bytes})
 
     def compute(
-        self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[Named], writes: Sequence[Named],
         work: tuple[Work, ...], action: type[Action[Any]] | None = None, **fields: Any,
     ) -> None:  # fmt: skip
         """Emit an op that computes. ``action``: the action that the policy of slot ``module`` runs in it."""
@@ -155,6 +159,15 @@ class ProgramBuilder:
         written = [writes] if version is None else [writes, version]
         self._transfer(templates, name, OpKind.EXCHANGE, reads, written, transfer, route=route, **fields)
 
+    def peer_read(
+        self, templates: Sequence[str], name: str, route: str, reads: Sequence[Named], writes: Sequence[Named],
+        row_bytes: int, **fields: Any,
+    ) -> None:  # fmt: skip
+        """Emit a read of the rows that a route names from the devices of their owners."""
+        self._transfer(
+            templates, name, OpKind.PEER_READ, reads, writes, Transfer(row_bytes), route=route, **fields
+        )
+
     def allreduce(
         self, templates: Sequence[str], name: str, buffers: Sequence[str], nbytes: int, control: bool,
         nature: Nature = Nature.COMMUNICATION, **fields: Any,
@@ -164,7 +177,7 @@ class ProgramBuilder:
         self._transfer(templates, name, OpKind.ALLREDUCE, buffers, buffers, transfer, nature, **fields)
 
     def host_copy(
-        self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[Named], writes: Sequence[Named],
         rows: Size, row_bytes: int, **fields: Any,
     ) -> None:  # fmt: skip
         """Emit a copy of ``rows`` rows between a device and the memory of its host, ``kind`` H2D or D2H."""
@@ -211,7 +224,7 @@ class ProgramBuilder:
         self._transfer(templates, name, OpKind.ALLGATHER, [reads], [writes], transfer, **fields)
 
     def _transfer(
-        self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        self, templates: Sequence[str], name: str, kind: OpKind, reads: Sequence[Named], writes: Sequence[Named],
         transfer: Transfer, nature: Nature = Nature.COMMUNICATION, **fields: Any,
     ) -> None:  # fmt: skip
         read, written = accesses(reads), accesses(writes)
@@ -233,6 +246,16 @@ class ProgramBuilder:
             yield
         finally:
             self._one_by_one = False
+
+    def chain(self, calendar: Calendar) -> None:
+        """Let the first op of each step of a calendar wait for the last op of the step before."""
+        for before, following in calendar.followers.items():
+            last = self.templates[before][-1].name
+            for after in following:
+                ops = self.templates[after]
+                waits = Dependency(last, steps_back=1)
+                if waits not in ops[0].after:
+                    ops[0] = replace(ops[0], after=(*ops[0].after, waits))
 
     def move_behind(self, templates: Sequence[str], name: str, other: str) -> None:
         """Move the op ``name`` in program order, so that it comes directly behind the op ``other``."""
@@ -282,6 +305,6 @@ def _group(name: str) -> Group:
     return Group(name, backend="default" if name == WORLD else "gloo")
 
 
-def accesses(names: Sequence[str]) -> tuple[Access, ...]:
+def accesses(names: Sequence[Named]) -> tuple[Access, ...]:
     """Return an :class:`Access` to the current turn's copy of each named buffer."""
-    return tuple(Access(name) for name in names)
+    return tuple(Access(name) if isinstance(name, str) else name for name in names)

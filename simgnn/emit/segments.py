@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from simgnn.emit.batches.names import VERTICES
-from simgnn.emit.builder import ProgramBuilder
+from simgnn.emit.builder import Named, ProgramBuilder
 from simgnn.emit.names import Names
 from simgnn.model import costs
 from simgnn.model.costs import Piece, RowSet, passing_rows, reversing_rows, saved_rows
@@ -189,15 +189,18 @@ class Segments:
     def _learns(layer: LayerSpec, segment: Segment) -> bool:
         return segment not in (Segment.AGGREGATE, Segment.SUM_OWN, Segment.ADD_HALO) or layer.attends
 
-    def dropout(self, layer: LayerSpec, phase: Literal["forward", "backward"], form: Form = Form.DROPOUT) -> None:
+    def dropout(
+        self, layer: LayerSpec, phase: Literal["forward", "backward"], form: Form = Form.DROPOUT,
+        vertices: Named = VERTICES,
+    ) -> None:  # fmt: skip
         """Emit dropout of the layer's output or of its gradient, in place, in training only. Which elements are dropped
-        depends on the row's vertex (buffer "vertices") and, with ``form`` BATCH_DROPOUT, on the rank's mini-batch."""
+        depends on the row's vertex (``vertices``) and, with ``form`` BATCH_DROPOUT, on the rank's mini-batch."""
         if not layer.dropped:
             return
         index, options = layer.index, {"dropped": layer.dropped}
         rows = f"hidden/{index}" if phase == "forward" else f"d/hidden/{index}"
         self.builder.compute(
-            self.names.train, f"{phase}/{index}/dropout", OpKind.ELEMENTWISE, [rows, VERTICES], [rows],
+            self.names.train, f"{phase}/{index}/dropout", OpKind.ELEMENTWISE, [rows, vertices], [rows],
             self.builder.work(costs.dropout(layer, self.names.rows)), layer=index, phase=phase, form=form,
             options=options,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from simgnn import policy
 from simgnn.emit.batches.neighbours import Batching, NeighbourSampling
 from simgnn.emit.batches.placement import Placement, RowStore
+from simgnn.emit.chunks.policies import ChunkCommunication, ChunkPlacement
 from simgnn.emit.communication import BatchCommunication, Communication
 from simgnn.emit.freshness import Freshness, MovesBlocks, MovesRows
 from simgnn.errors import ConfigError
@@ -28,16 +29,17 @@ MOVED: Mapping[Moves, str] = {
     "rows": "listed rows of the full graph",
     "blocks": "whole blocks of rows of the full graph",
     "batches": "input rows of mini-batches",
+    "chunks": "rows of chunks, between hosts and devices",
 }
 BASES: Mapping[str, tuple[type[Policy], ...]] = {
-    "communication": (Communication, Communication, BatchCommunication),
-    "batching": (Batching, Batching, NeighbourSampling),
-    "freshness": (MovesRows, MovesBlocks, Freshness),
-    "codec": (policy.Codec, policy.Codec, policy.Codec),
-    "placement": (Placement, Placement, RowStore),
-    "schedule": (policy.Schedule, policy.Schedule, policy.MiniBatchSchedule),
+    "communication": (Communication, Communication, BatchCommunication, ChunkCommunication),
+    "batching": (Batching, Batching, NeighbourSampling, Batching),
+    "freshness": (MovesRows, MovesBlocks, Freshness, Freshness),
+    "codec": (policy.Codec, policy.Codec, policy.Codec, policy.Codec),
+    "placement": (Placement, Placement, RowStore, ChunkPlacement),
+    "schedule": (policy.Schedule, policy.Schedule, policy.MiniBatchSchedule, policy.Schedule),
 }
-"""Slot -> the classes whose methods the planner calls, for rows, blocks and batches."""
+"""Slot -> the classes whose methods the planner calls, for rows, blocks, batches and chunks."""
 Stated = Callable[[tuple[str, ...]], bool]
 """Whether a key path was written by a user: in a file that is not a shipped system, or on the command line."""
 

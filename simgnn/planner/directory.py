@@ -112,6 +112,7 @@ def plan_table(prepared: Prepared, shards: Path | None) -> Mapping[str, Any]:
         "partition_digest": prepared.stats.digest,
         "cut_digest": None if origin is None else origin.cut,
         "graph_digest": None if origin is None else origin.graph,
+        **({} if prepared.chunks is None else {"chunks": str(prepared.chunks.path.resolve())}),
         "shards": None if shards is None else str(shards.resolve()),
         "ranks": experiment.ranks,
         "hosts": list(experiment.rank_hosts()),

@@ -17,13 +17,15 @@ class InputRows:
 
     ``rows``: what layer 1 exchanges, "input", "transformed" or "auto"; ``resent``: they travel in every epoch;
     ``transforms_copies``: ranks can transform the copies that they hold; ``payload``: bytes of all halo input rows,
-    sent once; ``copied``: halo rows over all ranks."""
+    sent once; ``copied``: halo rows over all ranks. ``sums_first``: rows are summed before they are transformed, unless
+    layers attend."""
 
     rows: str = "input"
     resent: bool = True
     transforms_copies: bool = True
     payload: int = 0
     copied: int = 0
+    sums_first: bool = False
 
 
 def plan_layers(experiment: Experiment, facts: GraphFacts, ranks: int, inputs: InputRows) -> tuple[ModelSpec, str]:
@@ -108,6 +110,8 @@ def _order(
         return "aggregate-first"
     if model.attends or transformed:
         return "transform-first"
+    if inputs.sums_first:
+        return "aggregate-first"
     if model.order != "auto":
         return model.order
     if index == 1 and sparse:

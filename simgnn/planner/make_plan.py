@@ -19,6 +19,7 @@ from simgnn.experiment.schema import Experiment
 from simgnn.experiment.slots import expected_cut
 from simgnn.model.spec import LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.planner.chunked import plan_chunks
 from simgnn.planner.edge_weights import check_weights_used
 from simgnn.planner.full_graph import FullGraphPlan
 from simgnn.planner.layer_choices import InputRows, plan_layers
@@ -54,7 +55,9 @@ def plan(experiment: Experiment, stats: PartitionStats, batches: BatchSizes | No
             "statistics file cannot be, as it holds no edges"
         )
     check_trains(experiment, stats)
-    if batches is None:
+    if experiment.communication.moves == "chunks":
+        program, layers, resolved = plan_chunks(experiment, stats)
+    elif batches is None:
         program, layers, resolved = _full_graph(experiment, stats)
     else:
         program, layers, resolved = mini_batches(experiment, stats, batches)

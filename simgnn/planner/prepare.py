@@ -15,6 +15,7 @@ from simgnn.hardware.profile.profile import Profile
 from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.halo_rows import HALO_VERTICES, ROW_EDGES
 from simgnn.partition.statistics.partition_stats import DROPPED_BETWEEN, DROPPED_EDGES, PartitionStats
+from simgnn.planner.chunks import obtain_chunks, with_transfer_rates
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.fit_partition import check_fitted, with_fitted_partition
@@ -28,6 +29,7 @@ from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import load_sizes
 
 if TYPE_CHECKING:
+    from simgnn.partition.chunks.store import ChunkArtifact
     from simgnn.graph.graph import Graph
     from simgnn.partition.local.edge_cut import LocalGraph
     from simgnn.partition.store import PartitionArtifact
@@ -44,7 +46,7 @@ class Prepared:
     """An experiment with its cluster resolved, ready to be planned for a backend.
 
     ``graph`` and ``partition`` are None if the graph is a statistics file, ``batches`` if training is on the full
-    graph. ``estimated``: quantities of the plan that are estimated, not counted."""
+    graph, ``chunks`` unless rows move chunk by chunk. ``estimated``: quantities of the plan that are estimated, not counted."""
 
     experiment: Experiment
     stats: PartitionStats
@@ -52,6 +54,7 @@ class Prepared:
     graph: "Graph | None" = None
     partition: "PartitionArtifact | None" = None
     batches: "PreparedBatches | None" = None
+    chunks: "ChunkArtifact | None" = None
     estimated: tuple[str, ...] = ()
 
     @property
@@ -114,6 +117,14 @@ def prepare(
         check_weights(experiment, graph)
         artifact = obtain_partition(experiment, graph, cache, progress, profile)
         stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
+        if experiment.communication.moves == "chunks":
+            timed = with_transfer_rates(experiment, profile)
+            chunks = obtain_chunks(timed, graph, artifact, cache, progress)
+            stats = replace(stats, tables={**stats.tables, **chunks.tables})
+            planned = _planned(experiment, stats, profile, progress)
+            filled = {f"partition.{option}": value for option, value in timed.partition.filled().items()}
+            planned = replace(planned, resolved={**planned.resolved, **filled})
+            return Prepared(experiment, stats, planned, graph, artifact, chunks=chunks)
         if sampling is None:
             return Prepared(experiment, stats, _planned(experiment, stats, profile, progress), graph, artifact)
         # Numba: loaded when a graph is prepared

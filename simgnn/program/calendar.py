@@ -12,7 +12,12 @@ wrote hundreds of steps earlier. No dependency reaches that far: a rank keeps as
 dependency spans. Instead one buffer holds the rows of all chunks, each step reads and writes its own part of it
 (:class:`simgnn.program.ops.Part`), and the end of the layer, which waits for all parts, orders the two. (A ring of
 copies by chunk would need as many copies as there are steps between the two; a buffer for each chunk would need a
-template for each chunk.)"""
+template for each chunk.)
+
+An evaluation is one turn of the template "evaluate", or likewise a sweep of unlike steps. It begins when all ops of
+training have ended, and the next epoch begins when its own have. Its E steps are numbered from -E to -1, so that a
+negative step is one of an evaluation, and the last is always -1. Columns by step hold their numbers behind those of the
+epoch, where negative numbers count from the end. A dependency counts steps back within the sweep alone."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,7 +36,8 @@ MOST_SPECIAL = 64
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One run through a template: a training step (epoch, step), or with step -1 the evaluation after an epoch."""
+    """One run through a template: a training step (epoch, step), or with a negative step one of the evaluation after an
+    epoch."""
 
     epoch: int
     step: int
@@ -119,8 +125,13 @@ class Calendar:
     its ``cycles`` in a special epoch, ``steady`` otherwise. ``opening``, if set, is step 0 of all other epochs.
 
     With ``unlike`` steps, the stretches of every epoch in order, all epochs are alike: ``steady`` then is only the name
-    of their kind, ``steps`` the sum over the stretches, and nothing else is set. With several steps an epoch there are
-    no cycles. Columns by step (:class:`simgnn.program.sizes.Column`) count the steps of the epoch through."""
+    of their kind, ``steps`` the sum over the stretches, and nothing else but ``evaluation`` is set. With several steps
+    an epoch there are no cycles. Columns by step (:class:`simgnn.program.sizes.Column`) count the steps of the epoch
+    through, then those of an evaluation.
+
+    ``evaluation``: the stretches of an evaluation, in order, whose templates training does not use. Empty: it is one
+    step of the template "evaluate", if the program has that template (:attr:`simgnn.program.program.Program.sweep`).
+    ``drained``: every epoch begins when all ops of the one before have ended, as evaluations do."""
 
     steady: str
     first: str | None = None
@@ -128,6 +139,8 @@ class Calendar:
     opening: str | None = None
     cycles: tuple[Cycle, ...] = ()
     unlike: tuple[Stretch, ...] = ()
+    evaluation: tuple[Stretch, ...] = ()
+    drained: bool = False
 
     @classmethod
     def of_epochs(cls, cycles: tuple[Cycle, ...], first: bool) -> "Calendar":
@@ -136,10 +149,11 @@ class Calendar:
         return cls(STEADY, first=JOIN.join(opening) if first else None, cycles=cycles)
 
     @classmethod
-    def of_steps(cls, stretches: Iterable[Stretch]) -> "Calendar":
-        """Return the calendar of epochs of unlike steps; stretches without steps are left out."""
-        unlike = tuple(stretch for stretch in stretches if stretch.steps)
-        return cls(STEADY, steps=sum(stretch.steps for stretch in unlike), unlike=unlike)
+    def of_steps(cls, stretches: Iterable[Stretch], evaluation: Iterable[Stretch] = ()) -> "Calendar":
+        """Return the calendar of epochs of unlike steps, and of their evaluations; stretches without steps are left
+        out."""
+        unlike, sweep = (tuple(one for one in each if one.steps) for each in (stretches, evaluation))
+        return cls(STEADY, steps=sum(stretch.steps for stretch in unlike), unlike=unlike, evaluation=sweep)
 
     def template(self, epoch: int, step: int = 0) -> str:
         """Return the name of the template that holds the ops of a training step."""
@@ -186,7 +200,8 @@ class Calendar:
 
     @cached_property
     def followers(self) -> Mapping[str, tuple[str, ...]]:
-        """The templates of the turns that may come right after a turn, by its template."""
+        """The templates of the turns that may come right after a turn, by its template; none after the last step of an
+        evaluation of stretches."""
         if self.steps == 1:
             names = self.sequence(2)
         elif self.unlike:
@@ -195,8 +210,11 @@ class Calendar:
         else:
             names = [self.template(epoch, step) for epoch in range(3) for step in range(min(self.steps, 3))]
         found: dict[str, dict[str, None]] = {}
-        for name, after in pairwise(names):
+        sweep = [stretch.template for stretch in self.evaluation for _ in range(min(stretch.steps, 2))]
+        for name, after in (*pairwise(names), *pairwise(sweep)):
             found.setdefault(name, {})[after] = None
+        for name in sweep[-1:]:
+            found.setdefault(name, {})
         return {name: tuple(after) for name, after in found.items()}
 
     def sequence(self, longest: int) -> list[str]:
@@ -228,6 +246,11 @@ class Calendar:
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(stretch.template for stretch in self.unlike for _ in range(stretch.steps))
+
+    @cached_property
+    def sweep(self) -> tuple[str, ...]:
+        """The template of each step of an evaluation that is stated in stretches."""
+        return tuple(stretch.template for stretch in self.evaluation for _ in range(stretch.steps))
 
     def of_epoch(self, epoch: int) -> tuple[str, ...]:
         """Return the templates of all steps of an epoch."""

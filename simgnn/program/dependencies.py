@@ -118,7 +118,7 @@ def windows(program: Program) -> list[Unrolled]:
     if calendar.unlike:
         short = _shortened(program)
         rings = [buffer.depth for buffer in program.buffers.values() if buffer.ring == "epoch"]
-        laps = max([1, *rings, *(dependency.epochs_back for dependency in after)]) + 1
+        laps = 1 if calendar.drained else max([1, *rings, *(dependency.epochs_back for dependency in after)]) + 1
         return [Unrolled(short, tuple(short.calendar.turns(laps)))]
     depth = max((buffer.depth for buffer in program.buffers.values()), default=1)
     if calendar.steps > 1:
@@ -144,11 +144,12 @@ def _shortened(program: Program) -> Program:
     back = max((dependency.steps_back for _, op in program.ops for dependency in op.after), default=0)
     most = max(len(template.ops) for template in program.templates.values())
     longest, turn = 2 * max([1, back, *rings]) + 3 + back * most, lcm(*rings)
-    unlike = (
+    unlike = tuple(
         replace(stretch, steps=min(stretch.steps, longest + (stretch.steps - longest) % turn))
         for stretch in program.calendar.unlike
     )
-    return replace(program, calendar=Calendar.of_steps(unlike))
+    steps = sum(stretch.steps for stretch in unlike)
+    return replace(program, calendar=replace(program.calendar, steps=steps, unlike=unlike))
 
 
 def derive_dependencies(program: Program) -> Program:
@@ -159,7 +160,11 @@ def derive_dependencies(program: Program) -> Program:
     later uses depend on earlier ones of this turn and of the previous one; see :func:`_derive_far` for special epochs,
     and for steps that lie farther apart. Dependencies that others (or the order of a communicating stream) imply are
     left out. Dependencies that the planner stated stay. A part of a buffer counts as all of it: steps that write parts
-    come one after the other, so that who reads all parts waits for the last step alone."""
+    come one after the other, so that who reads all parts waits for the last step alone. An evaluation of several steps
+    has dependencies of its own."""
+    if program.calendar.evaluation:
+        made = {name: one for view in program.views for name, one in derive_dependencies(view).templates.items()}
+        return replace(program, templates={name: made[name] for name in program.templates})
     unlike = bool(program.calendar.unlike)
     assert program.calendar.steps == 1 or unlike, "with mini-batches, state dependencies by hand"
     assert all(buffer.depth == 1 for buffer in program.buffers.values()), "rings need dependencies by hand"
@@ -223,7 +228,10 @@ def _derive_far(program: Program, found: Mapping[str, Mapping[str, list[Dependen
 def _neighbours(program: Program) -> list[tuple[str | None, str]]:
     """Return every pair (template of a turn, template of the next) in a run; None stands before the first turn."""
     calendar = program.calendar
-    short = _shortened(program).calendar.of_epoch(0) * 2 if calendar.unlike else calendar.sequence(2)
+    if calendar.unlike:
+        short = [*_shortened(program).calendar.of_epoch(0)] * (1 if calendar.drained else 2)
+    else:
+        short = calendar.sequence(2)
     pairs = [(before, name) for before, name in pairwise([None, *short]) if name is not None]
     return [*dict.fromkeys(pairs), *((None, name) for name in program.templates if name == EVALUATE)]
 

@@ -1,10 +1,9 @@
 """The points at which a run waits until all ops have ended: between epochs, before an evaluation or a checkpoint."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simgnn.program.calendar import EVALUATE
 from simgnn.program.ops import Op
 from simgnn.program.program import Program, Template
 
@@ -37,10 +36,18 @@ class Stops:
 
 def ranks_in_turn(program: Program) -> tuple[bool, ...]:
     """Whether each rank runs its training turns one after the other in one thread, so that stops change nothing."""
-    trained = [template for name, template in program.templates.items() if name != EVALUATE]
+    return _in_turn(program, [one for name, one in program.templates.items() if not program.evaluates(name)])
+
+
+def evaluations_in_turn(program: Program) -> tuple[bool, ...]:
+    """Whether each rank runs the steps of an evaluation one after the other in one thread."""
+    return _in_turn(program, [program.templates[name] for name in dict.fromkeys(program.sweep)])
+
+
+def _in_turn(program: Program, templates: Sequence[Template]) -> tuple[bool, ...]:
     different = any(op.ranks is not None for _, op in program.ops)
     found = [
-        all(in_one_thread(program, template, rank) for template in trained)
+        all(in_one_thread(program, template, rank) for template in templates)
         for rank in range(program.ranks if different else 1)
     ]
     return tuple(found) if different else tuple(found * program.ranks)

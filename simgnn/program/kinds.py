@@ -41,6 +41,7 @@ class Form(StrEnum):
     OWN_VIEWS = "own-views"  # a select in which each rank exchanges its views of two shared buffers; no row moves
     GREATER = "greater"  # an add that keeps the greater of two elements instead of their sum
     FIRST_ROWS = "first-rows"  # an add to the first rows of what is written
+    ZEROS = "zeros"  # writes zeros to rows, or to a whole buffer
     DROPOUT = (
         "dropout"  # drops elements of rows in training; all ranks draw alike, so that copies of a vertex are equal
     )
@@ -66,6 +67,7 @@ class Segment(StrEnum):
     BLOCK_PAYLOAD = "block_payload"
     BLOCK_GRADIENTS = "block_gradients"
     SCORE_GRADIENTS = "score_gradients"
+    EDGE_GRADIENTS = "edge_gradients"
 
 
 KIND_OF_FORM: Mapping[Form, OpKind] = {
@@ -76,11 +78,14 @@ KIND_OF_FORM: Mapping[Form, OpKind] = {
     Form.OWN_VIEWS: OpKind.SELECT,
     Form.GREATER: OpKind.ADD,
     Form.FIRST_ROWS: OpKind.ADD,
+    Form.ZEROS: OpKind.ELEMENTWISE,
     Form.DROPOUT: OpKind.ELEMENTWISE,
     Form.BATCH_DROPOUT: OpKind.ELEMENTWISE,
     Form.RANK_MEANS: OpKind.LOSS,
     Form.REMOTE_ROWS: OpKind.FETCH,
 }
+FORMS_OF_PARTS = frozenset({Form.ZEROS, Form.DROPOUT})
+"""Forms whose ops may touch parts of buffers."""
 WRITES_OWN_ROWS = frozenset({Form.OWN_ROWS, Form.MERGED_ROWS})
 """Forms by which ranks of a host write a shared buffer at once, each its own rows."""
 PAIRWISE_KINDS = frozenset({OpKind.EXCHANGE, OpKind.FETCH, OpKind.PEER_READ})

@@ -7,6 +7,7 @@ other."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -95,14 +96,19 @@ class Overlaps:
         return np.asarray(column[:, steps], dtype=np.int64) if column.ndim == 2 else None
 
 
-def covers(overlaps: Overlaps, buffer: str, use: Use) -> bool:
-    """Whether the ranges of a use are apart and together all rows of a buffer, on every rank."""
-    found = overlaps.ranges(use)
-    if found is None:
-        return use.part is None
+def covers(overlaps: Overlaps, buffer: str, *uses: Use) -> bool:
+    """Whether the ranges of some uses are apart and together all rows of a buffer, on every rank."""
+    if any(use.part is None for use in uses):
+        return True
+    found = [ranges for use in uses if (ranges := overlaps.ranges(use)) is not None]
+    if len(found) < len(uses):
+        return False
     rows = overlaps.sizes.per_rank(overlaps.buffers[buffer].rows, 0, 0)
-    apart = not overlaps.in_other_steps(buffer, use, use)
-    return apart and bool(np.all((found.end - found.first).sum(axis=1) == rows))
+    held = sum(((ranges.end - ranges.first).sum(axis=1) for ranges in found), np.zeros_like(rows))
+    if np.any(held != rows):
+        return False
+    within = any(overlaps.in_other_steps(buffer, use, use) for use in uses)
+    return not within and not any(overlaps.anywhere(buffer, one, other) for one, other in combinations(uses, 2))
 
 
 def _row(ranges: Ranges, rank: int) -> Ranges:

@@ -1,13 +1,13 @@
 """A program: templates of ops, the calendar of which template runs when, sizes, and lifetimes of buffers."""
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from simgnn.program.calendar import Calendar
+from simgnn.program.calendar import EVALUATE, Calendar, Turn
 from simgnn.program.kinds import GROUP_KINDS, OpKind
 from simgnn.program.ops import Buffer, Group, Op, Part, Stream
 from simgnn.program.parts import Overlaps, Use, covers
@@ -114,6 +114,47 @@ class Program:
         """Which uses of buffers may touch the same row."""
         return Overlaps(self.calendar, self.sizes, self.buffers)
 
+    @cached_property
+    def sweep(self) -> tuple[str, ...]:
+        """The template of each step of an evaluation, [E]; empty: the program evaluates nothing."""
+        return self.calendar.sweep or ((EVALUATE,) if EVALUATE in self.templates else ())
+
+    def evaluation(self, epoch: int) -> Iterator[Turn]:
+        """Yield the turns of the evaluation after an epoch, in order."""
+        for place, name in enumerate(self.sweep):
+            yield Turn(epoch, place - len(self.sweep), name)
+
+    def evaluates(self, template: str) -> bool:
+        """Whether a template holds ops of evaluations."""
+        return template in self.sweep
+
+    @cached_property
+    def views(self) -> "tuple[Program, ...]":
+        """This program; if its evaluation is stated in stretches, one program of its training and one whose epochs are
+        evaluations, as both begin when all ops of the other have ended. Columns then have the numbers of the steps of
+        each; in that of evaluations, columns that have none for it are zeros."""
+        if not self.calendar.evaluation:
+            return (self,)
+        sweep = replace(Calendar.of_steps(self.calendar.evaluation), drained=True)
+        trained = replace(self.calendar, evaluation=())
+        return self._view(trained, swept=False), self._view(sweep, swept=True)
+
+    def _view(self, calendar: Calendar, swept: bool) -> "Program":
+        steps, whole = self.calendar.steps, self.calendar.steps + len(self.sweep)
+
+        def cut(values: IntArray) -> IntArray:
+            if values.ndim < 2:
+                return values
+            if values.shape[-1] == whole:
+                return values[..., steps:] if swept else values[..., :steps]
+            return np.zeros((*values.shape[:-1], calendar.steps), np.int64) if swept else values
+
+        columns = {name: cut(column) for name, column in self.sizes.columns.items()}
+        routes = {name: replace(route, rows=cut(route.rows)) for name, route in self.sizes.routes.items()}
+        sizes = replace(self.sizes, columns=columns, routes=routes)
+        templates = {name: one for name, one in self.templates.items() if self.evaluates(name) is swept}
+        return replace(self, templates=templates, calendar=calendar, sizes=sizes)
+
     def has(self, op: Op, rank: int) -> bool:
         """Whether a rank runs an op."""
         return op.ranks is None or bool(self.sizes.columns[op.ranks][rank])
@@ -144,12 +185,17 @@ def remembered(program: Program) -> frozenset[str]:
     """Return the buffers that a turn may read from earlier turns, which a run needs to resume from a checkpoint.
 
     Rings whose copies serve one turn each are left out, such as those of batches staged ahead; so are buffers that each
-    epoch of unlike steps writes before it reads them."""
-    calendar, templates = program.calendar, program.templates
+    epoch of unlike steps, or each evaluation, writes before it reads them."""
+    return _persistent(program).union(*map(_awaited, program.views))
+
+
+def _awaited(view: Program) -> set[str]:
+    """Return the buffers that an epoch of a program, or of one of its views, reads before it writes them."""
+    calendar, templates = view.calendar, view.templates
     epoch = [(templates[stretch.template], place) for place, stretch in enumerate(calendar.unlike)]
     alone = [template for template in templates.values() if not epoch or template.name not in calendar.templates]
     turns = [epoch, *([(template, 0)] for template in alone)]
-    return _persistent(program).union(*(_read_first(ops, program.overlaps) for ops in turns))
+    return set[str]().union(*(_read_first(ops, view.overlaps) for ops in turns))
 
 
 def _persistent(program: Program) -> frozenset[str]:
@@ -159,7 +205,7 @@ def _persistent(program: Program) -> frozenset[str]:
 def _read_first(turns: Sequence[tuple[Template, int]], overlaps: Overlaps) -> set[str]:
     """Return the buffers that consecutive turns, each as (template, its stretch), read before they write them. A part
     that was written counts where the same part is read in that turn; all parts count once they fill the buffer."""
-    names, written = set[str](), set[str]()
+    names, written, pieces = set[str](), set[str](), dict[str, list[Use]]()
     for template, stretch in turns:
         here, whole = set[tuple[str, Part]](), set[str]()
         for op in template.ops:
@@ -172,22 +218,33 @@ def _read_first(turns: Sequence[tuple[Template, int]], overlaps: Overlaps) -> se
                     written.add(access.buffer)
                     continue
                 here.add((access.buffer, access.part))
-                if covers(overlaps, access.buffer, Use(template.name, stretch, access.part, writes=True)):
+                filled, use = (
+                    pieces.setdefault(access.buffer, []),
+                    Use(template.name, stretch, access.part, writes=True),
+                )
+                filled += [] if use in filled else [use]
+                if access.buffer not in written and covers(overlaps, access.buffer, *filled):
                     whole.add(access.buffer)
         written |= whole
     return names
 
 
-def steps_that_write(program: Program, buffers: Set[str]) -> tuple[int, ...]:
-    """Return the steps of an epoch after the first in which ops write one of some buffers; the last step if none do."""
-    calendar = program.calendar
-    writing = {
-        template.name
-        for template in program.templates.values()
-        if any(access.buffer in buffers for op in template.ops for access in op.writes)
-    }
-    found = tuple(step for step, name in enumerate(calendar.of_epoch(1)) if name in writing)
-    return found or (calendar.steps - 1,)
+def steps_that_complete(program: Program, buffer: str) -> tuple[int, ...]:
+    """Return the steps, of an epoch after the first and (negative ones) of an evaluation, ascending, in which a buffer
+    gets a value that no op in a later step adds to: what is written next, if anything, does not read it. So of metrics
+    that chunks add up, the step that sums them over ranks; of those of mini-batches, every step."""
+    calendar, found = program.calendar, list[int]()
+    for first, names in ((-len(program.sweep), program.sweep), (0, calendar.of_epoch(1))):
+        added, steps = False, list[int]()
+        for place in reversed(range(len(names))):
+            ops = program.templates[names[place]].ops
+            writing = [op for op in ops if any(access.buffer == buffer for access in op.writes)]
+            if writing:
+                if not added:
+                    steps.append(first + place)
+                added = any(access.buffer == buffer for access in writing[0].reads)
+        found += reversed(steps)
+    return tuple(found)
 
 
 def ahead_of_epoch(template: Template) -> frozenset[str]:

@@ -16,7 +16,8 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A named column of the program's size table: int64 of shape [P], [P, steps] or [P, epochs, steps]."""
+    """A named column of the program's size table: int64 of shape [P], [P, steps] or [P, epochs, steps]. Numbers of an
+    evaluation of several steps stand behind those of the epoch's steps."""
 
     name: str
 
@@ -104,7 +105,7 @@ class Route:
 
 
 def turn_of(column: IntArray, epoch: int, step: int) -> IntArray:
-    """Return the slice [first axis] of a column in one turn (epoch, step)."""
+    """Return the slice [first axis] of a column in one turn (epoch, step); steps of evaluations are negative."""
     if column.ndim == 1:
         return column
     if column.ndim == 2:

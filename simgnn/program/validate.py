@@ -12,6 +12,7 @@ from simgnn.program.hazards import between_ranks, orders_needed
 from simgnn.program.kinds import (
     COLLECTIVE_KINDS,
     COMPUTE_KINDS,
+    FORMS_OF_PARTS,
     GROUP_KINDS,
     KIND_OF_FORM,
     LOCAL_COPY_KINDS,
@@ -34,12 +35,65 @@ def validate(program: Program) -> Program:
     ordered unless columns prove that they touch different rows (proved for runs of consecutive turns, in which every
     kind of step meets every kind that may follow it; for buffers that ranks of a host share, by a collective);
     temporary buffers are written before they are read; sends are matched and bytes conserved; each process group has
-    one stream and one order on all ranks; all ranks decide alike whether a collective with a condition (guard) runs."""
-    # names first: unknown ones make the other checks meaningless
-    problems = list(_name_faults(program)) or [*_communication_faults(program), *_hazards(program)]
+    one stream and one order on all ranks; all ranks decide alike whether a collective with a condition (guard) runs. An
+    evaluation of several steps is checked as a program of its own, since nothing else runs meanwhile."""
+    problems = list(_sweep_faults(program))
+    if not problems:
+        faults = dict.fromkeys(fault for view in program.views for fault in _faults(view))
+        problems = [*faults, *_evaluation_faults(program)] or list(_spoilt_by_evaluations(program))
     if problems:
         raise ProgramError([f"program '{program.name}': {problem}" for problem in problems])
     return program
+
+
+def _faults(program: Program) -> list[str]:
+    # names first: unknown ones make the other checks meaningless
+    return list(_name_faults(program)) or [*_communication_faults(program), *_hazards(program)]
+
+
+def _sweep_faults(program: Program) -> Iterator[str]:
+    """Find what keeps an evaluation that is stated in stretches from being one."""
+    calendar, templates = program.calendar, program.templates
+    if not calendar.evaluation:
+        return
+    if any(stretch.steps < 1 for stretch in calendar.evaluation):
+        yield "the calendar has a stretch of evaluations without steps; leave it out"
+    if EVALUATE in templates:
+        yield f"evaluations have several steps, but template '{EVALUATE}' is one of a single step; rename or remove it"
+    for name in dict.fromkeys(program.sweep):
+        if name not in templates:
+            yield f"the calendar names template '{name}' for evaluations, which does not exist"
+        elif name in calendar.templates:
+            yield f"the calendar has template '{name}' in training and in evaluations; give each its own"
+
+
+def _spoilt_by_evaluations(program: Program) -> Iterator[str]:
+    """Find buffers that an evaluation changes between two epochs of which the second reads what the first left."""
+    if not program.calendar.evaluation:
+        return
+    training, evaluation = program.views
+    read = _read_from_before(training)
+    for name, template in evaluation.templates.items():
+        for op in template.ops:
+            for spoilt in sorted({access.buffer for access in op.writes} & read):
+                yield (
+                    f"{name}: '{op.name}' writes buffer '{spoilt}', in which an epoch reads rows of the one before; "
+                    "give evaluations a buffer of their own"
+                )
+
+
+def _read_from_before(program: Program) -> set[str]:
+    """Return the buffers that an epoch reads before it writes any of their rows. A merged buffer, into which each layer
+    puts its own rows before it reads them, is none."""
+    calendar, found = program.calendar, set[str]()
+    turns = [tuple(dict.fromkeys(calendar.of_epoch(1)))] if calendar.unlike else [(name,) for name in program.templates]
+    for names in turns:
+        written = set[str]()
+        for op in (op for name in names for op in program.templates[name].ops):
+            back = {access.buffer for access in op.reads if access.steps_back or access.epochs_back}
+            found |= back | ({access.buffer for access in op.reads} - written)
+            written |= {access.buffer for access in op.writes}
+    return found
 
 
 def _name_faults(program: Program) -> Iterator[str]:
@@ -51,8 +105,6 @@ def _name_faults(program: Program) -> Iterator[str]:
             return
     if calendar.cycles and calendar.steps > 1:
         yield "the calendar has special epochs and several steps an epoch, which do not go together"
-    if calendar.unlike and EVALUATE in program.templates:
-        yield from _evaluation_faults(program, program.templates[EVALUATE])
     if calendar.unlike:
         if any(other is not None for other in (calendar.first, calendar.opening)) or calendar.cycles:
             yield "the calendar has unlike steps and epochs or steps that differ otherwise, which do not go together"
@@ -97,20 +149,36 @@ def _name_faults(program: Program) -> Iterator[str]:
             yield from (f"{template.name}: '{op.name}': {fault}" for fault in _op_faults(program, template, op))
 
 
-def _evaluation_faults(program: Program, template: Template) -> Iterator[str]:
-    """Find sizes that differ by step in the evaluation after an epoch of unlike steps, which is none of its steps."""
+def _evaluation_faults(program: Program) -> Iterator[str]:
+    if program.calendar.unlike or program.calendar.evaluation:
+        for name in dict.fromkeys(program.sweep):
+            yield from _faults_in_evaluation(program, program.templates[name])
+
+
+def _faults_in_evaluation(program: Program, template: Template) -> Iterator[str]:
+    """Find ops of an evaluation that refer to earlier epochs, and sizes that differ by step without numbers for the
+    steps of the evaluation, which are none of the epoch's."""
     columns, routes = program.sizes.columns, program.sizes.routes
+    steps, swept = program.calendar.steps, len(program.calendar.sweep)
+
+    def lacks(values: IntArray) -> bool:
+        return np.ndim(values) > 1 and not (swept and values.shape[-1] == steps + swept)
+
     for op in template.ops:
         touched = [access for access in op.reads + op.writes if access.buffer in program.buffers]
         sizes = [*op.sizes, *op.scratch.sizes, *(program.buffers[access.buffer].rows for access in touched)]
         sizes += [size for access in touched if access.part for size in (access.part.first, access.part.rows)]
         bounds = [size.bound if isinstance(size, Decision) else size for size in sizes]
-        names = {size.name for size in bounds if isinstance(size, Column) and np.ndim(columns.get(size.name, 0)) > 1}
-        if op.route is not None and op.route in routes and routes[op.route].rows.ndim > 1:
+        used = {size.name for size in bounds if isinstance(size, Column)} & columns.keys()
+        names = {name for name in used if lacks(columns[name])}
+        if op.route is not None and op.route in routes and lacks(routes[op.route].rows):
             names.add(op.route)
         if names:
-            listed = ", ".join(sorted(names))
-            yield f"{template.name}: '{op.name}' has sizes by step ({listed}); an evaluation is no step"
+            expected = f"expected {steps + swept} numbers, of {steps} steps and {swept} of an evaluation"
+            listed, why = ", ".join(sorted(names)), expected if swept else "an evaluation is no step"
+            yield f"{template.name}: '{op.name}' has sizes by step ({listed}); {why}"
+        if swept and any([*(one.epochs_back for one in op.after), *(one.epochs_back for one in touched)]):
+            yield f"{template.name}: '{op.name}' refers to an earlier epoch; an evaluation has none before it"
 
 
 def _column_faults(program: Program) -> Iterator[str]:
@@ -129,7 +197,7 @@ def _op_faults(program: Program, template: Template, op: Op) -> Iterator[str]:
     for access in op.reads + op.writes:
         yield from _access_faults(program, access)
         if access.buffer in program.buffers and access.part is not None:
-            yield from _part_faults(program, op, access, access.part)
+            yield from _part_faults(program, template.name, op, access, access.part)
     for dependency in op.after:
         yield from _dependency_faults(program, template, op, dependency)
     for size in [*(size for work in op.work for size in work.sizes.values()), *op.scratch.sizes]:
@@ -166,17 +234,21 @@ def _access_faults(program: Program, access: Access) -> Iterator[str]:
         yield f"buffer '{access.buffer}' keeps {buffer.depth} copies; the copy of {back} turns back is gone"
 
 
-def _part_faults(program: Program, op: Op, access: Access, part: Part) -> Iterator[str]:
+def _part_faults(program: Program, template: str, op: Op, access: Access, part: Part) -> Iterator[str]:
     buffer, what = program.buffers[access.buffer], f"its part of buffer '{access.buffer}'"
     faults = [fault for size in (part.first, part.rows) for fault in _size_faults(program, size)]
     yield from (f"{what}: {fault}" for fault in faults)
     rows = buffer.rows
     if isinstance(rows, Column) and rows.name not in program.sizes.columns:
         return  # reported with the buffer
-    if isinstance(rows, Decision) or (isinstance(rows, Column) and program.sizes.columns[rows.name].ndim > 1):
-        yield f"{what}: the buffer's rows differ by turn; a buffer with parts has the same rows in all"
+    differs = isinstance(rows, Decision) or (isinstance(rows, Column) and program.sizes.columns[rows.name].ndim > 1)
+    if differs and (part.places or access in op.writes):
+        yield f"{what}: the buffer's rows differ by turn; a buffer of which ops write parts has the same rows in all"
         return
-    if op.form is not None:
+    if differs:
+        yield from _range_faults(program, template, part, rows, what)
+        return
+    if op.form is not None and op.form not in FORMS_OF_PARTS:
         yield f"{what}: ops of the form '{op.form}' use whole buffers"
     held = program.sizes.most(rows)
     if part.places:
@@ -199,6 +271,17 @@ def _part_faults(program: Program, op: Op, access: Access, part: Part) -> Iterat
             rank = int(over[0])
             name = part.places or access.buffer
             yield f"{what} ends at row {int(end[rank].max())} on rank {rank}, '{name}' has {int(held[rank])}"
+
+
+def _range_faults(program: Program, template: str, part: Part, rows: Size, what: str) -> Iterator[str]:
+    """Check a range that is read of a buffer whose rows differ by turn, in the steps of its template."""
+    end, held = _same_turns(
+        _in_steps(program, _sum_of(program, part.first, part.rows), template), _rows_of(program, rows, template)
+    )
+    over = np.argwhere(end > held)
+    if len(over):
+        at = tuple(over[0].tolist())
+        yield f"{what} ends at row {end[at]} on rank {at[0]}, the buffer has {held[at]}"
 
 
 def _sum_of(program: Program, one: int | Column, other: int | Column) -> IntArray:

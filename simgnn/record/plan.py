@@ -45,7 +45,8 @@ def _read(slot: str, policy: type[Policy], table: dict[str, Any]) -> Policy:
 class PlanFile(_Table):
     """The content of ``plan.json``.
 
-    ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation. ``cut_digest``, ``graph_digest``:
+    ``partition``, ``shards``: paths of artefacts, None in the plan of a simulation; ``chunks``: likewise, of chunks
+    (None: nothing is trained chunk by chunk). ``cut_digest``, ``graph_digest``:
     None in a plan from a statistics file that does not record its source. ``policies``: slot -> kind and options of the
     policy that is used in training. ``code``: folders with the code of users' policies. ``batches``: of mini-batches.
     ``class_names``: names of the classes, if labels were text. ``device_bytes``: the budget of each
@@ -61,6 +62,7 @@ class PlanFile(_Table):
     cut_digest: Text | None
     graph_digest: Text | None
     shards: Text | None
+    chunks: Text | None = None
     ranks: Annotated[int, Field(ge=1, le=MAX_RANKS)]
     hosts: tuple[Annotated[int, Field(ge=0, lt=MAX_RANKS)], ...]
     layers: Annotated[tuple[LayerSpec, ...], Field(min_length=1)]

@@ -206,7 +206,8 @@ def buffer_bytes(program: Program) -> list[int]:
     training counts at its upper bound."""
     kept, table = carried(program), program.sizes
     # the first batch stands for all; a step among unlike ones does not
-    rows_of = table.most if program.calendar.unlike else partial(table.per_rank, epoch=0, step=0)
+    differ = program.calendar.unlike or program.calendar.evaluation
+    rows_of = table.most if differ else partial(table.per_rank, epoch=0, step=0)
     sizes = {name: rows_of(buffer.rows) * (buffer.row_bytes * buffer.depth) for name, buffer in program.buffers.items()}
     zero = np.zeros(program.ranks, dtype=np.int64)
     always = sum((sizes[name] for name in kept), zero)

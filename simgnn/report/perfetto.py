@@ -118,7 +118,7 @@ def link_use(run: RunDirectory, epochs: int | None = None) -> dict[str, Steps]:
         backend = backends.get(program.streams[op.stream].group or "", "default")
         start = dict(zip(rows["rank"], rows["started_s"], strict=True))
         end = dict(zip(rows["rank"], rows["ended_s"], strict=True))
-        sizes = route.at(epoch, max(step, 0)) * op.transfer.row_bytes
+        sizes = route.at(epoch, step) * op.transfer.row_bytes
         for source, target, nbytes in zip(route.source.tolist(), route.target.tolist(), sizes.tolist(), strict=True):
             begin, stop = max(start[source], start[target]), min(end[source], end[target])
             if nbytes and stop > begin:

@@ -1,9 +1,10 @@
 """HongTu: whole epochs in chunks, with unlike steps. For two layers: forward chunks of layer 1, of layer 2, backward
 chunks of layer 2 (of which the first also clears the gradients of its inputs), of layer 1, then the update. Aggregates
-are kept on the host and only updates are computed again.
+are kept on the host and only updates are computed again. An evaluation is a sweep of steps of its own: forward chunks
+of layer 1, of layer 2, then a sum over ranks.
 
-Layer l: a = A h, h' = a W, after all but the last with ReLU; the loss is the squared distance from targets, halved and
-summed.
+Layer l: a = A h, h' = a W, after all but the last with ReLU; the loss is cross entropy. Chunks of the last layer add
+their metrics, of which the first begins with its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from programs.chunked_graph import ChunkedGraph, Ints
+from programs.chunked_graph import ChunkedGraph, Ints, by_step
 from programs.notation import op, program
+from simgnn.planner.update import EVALUATION
+from simgnn.policy import METRICS
 from simgnn.program.calendar import Calendar, Stretch
 from simgnn.program.ops import ITEM_BYTES, Buffer, Op, Stream, Transfer, Work
 from simgnn.program.program import Program
@@ -34,8 +37,8 @@ def graph_of(ranks: int, chunks: int) -> ChunkedGraph:
 
 
 def batches_of(layers: int, chunks: int) -> list[int]:
-    """The batch of each step; the update has none."""
-    return [*(list(range(chunks)) * 2 * layers), -1]
+    """The batch of each step of an epoch, then of an evaluation; the update and the sum over ranks have none."""
+    return [*(list(range(chunks)) * 2 * layers), -1, *(list(range(chunks)) * layers), -1]
 
 
 @dataclass(frozen=True)
@@ -62,18 +65,52 @@ class Training:
                 Stretch(f"backward/{layer}", chunks - int(layer > 1)),
             )
         ]
-        forward = (Stretch(f"forward/{layer}", chunks) for layer in self.layers)
-        return Calendar.of_steps([*forward, *back, Stretch("update")])
+        forward, evaluation = (
+            [
+                stretch
+                for layer in self.layers
+                for stretch in (
+                    Stretch(f"{phase}/{layer}/open", int(layer == self.layers[-1])),
+                    Stretch(f"{phase}/{layer}", chunks - int(layer == self.layers[-1])),
+                )
+            ]
+            for phase in ("forward", "evaluate")
+        )
+        return Calendar.of_steps([*forward, *back, Stretch("update")], [*evaluation, Stretch("evaluate/sum")])
 
     def templates(self) -> dict[str, list[Op]]:
         """The ops of each kind of step."""
-        found = {f"forward/{layer}": self.forward(layer) for layer in self.layers}
+        found, top = dict[str, list[Op]](), self.layers[-1]
+        for phase, make in (("forward", self.forward), ("evaluate", self.evaluate)):
+            found |= {f"{phase}/{layer}": make(layer) for layer in self.layers}
+            found |= {f"{phase}/{top}/open": make(top, opens=True)}
         found |= {f"backward/{layer}/open": self.backward(layer, opens=True) for layer in self.layers if layer > 1}
-        return found | {f"backward/{layer}": self.backward(layer) for layer in self.layers} | {"update": self.update()}
+        found |= {f"backward/{layer}": self.backward(layer) for layer in self.layers}
+        return found | {"update": self.update(), "evaluate/sum": self.sum_evaluation()}
 
-    def forward(self, layer: int) -> list[Op]:
+    def evaluate(self, layer: int, opens: bool = False) -> list[Op]:
+        """One chunk of a layer in an evaluation, whose last layer leaves metrics alone."""
+        ops = [made for made in self.forward(layer, opens) if made.name not in ("keep", "loss")]
+        if layer < self.layers[-1]:
+            return [
+                replace(made, after=tuple(d for d in made.after if d.op not in ("keep", "optimize"))) for made in ops
+            ]
+        reads = f"out{layer} labels[:own]" + ("" if opens else " evaluation")
+        return [
+            *(replace(made, after=tuple(d for d in made.after if d.op != "optimize")) for made in ops[:-2]),
+            op("loss", "loss", "compute", reads, "evaluation", "transform loss<1", work=self.work(self.widths[-1])),
+            op("saved", "select", "host", after="loss saved<1", work=(), module="layer", action="join"),
+        ]
+
+    def sum_evaluation(self) -> list[Op]:
+        """Sum the metrics of an evaluation over ranks."""
+        return [op("sum", "allreduce", "comm", "evaluation", "evaluation", "saved<1",
+                   transfer=Transfer(8 * EVALUATION, control=True))]  # fmt: skip
+
+    def forward(self, layer: int, opens: bool = False) -> list[Op]:
         """One chunk of a layer. All chunks of a layer read rows that any chunk of the one before may have saved: the
-        first load of a layer waits for the last save, and saves end one after the other."""
+        first load of a layer waits for the last save, and saves end one after the other. Chunks of the last layer, but
+        the one that ``opens`` it, add to the metrics."""
         width, up = self.widths[layer - 1 : layer + 1]
         last = layer == self.layers[-1]
         ops = [
@@ -90,8 +127,9 @@ class Training:
                work=self.work(up), module="layer", action=f"transform{layer}"),
         ]  # fmt: skip
         if last:
-            ops.append(op("loss", "loss", "compute", f"out{layer} targets[:own]", "gout", "transform",
-                          work=self.work(up), module="layer", action="loss"))  # fmt: skip
+            reads = f"out{layer} labels[:own]" + ("" if opens else " metrics")
+            ops.append(op("loss", "loss", "compute", reads, "gout metrics", "transform loss<1",
+                          work=self.work(up)))  # fmt: skip
         source, target, made = ("gout", f"g{layer}", "loss") if last else (f"out{layer}", f"h{layer}", "transform")
         ops += [
             op("save", "d2h", "copy_out", source, f"{target}[:own]", made, transfer=self.rows(up, "own/rows")),
@@ -143,8 +181,10 @@ class Training:
         elements = sum(width * up for width, up in pairwise(self.widths))
         return [
             op("sum", "allreduce", "comm", gradients, gradients, "saved<1", transfer=Transfer(self.item * elements)),
-            op("optimize", "optimize", "compute", f"{gradients} {weights}", f"{gradients} {weights}", "sum",
-               module="layer", action="step"),
+            op("metrics", "allreduce", "comm", "metrics", "metrics", "saved<1",
+               transfer=Transfer(8 * METRICS, control=True)),
+            op("optimize", "optimize", "compute", f"{gradients} {weights} metrics", f"{gradients} {weights}",
+               "sum metrics", module="layer", action="step"),
             op("saved", "select", "host", after="optimize saved<1", work=(), module="layer", action="join"),
         ]  # fmt: skip
 
@@ -156,7 +196,9 @@ class Training:
         """All buffers, of float32."""
         for layer in range(len(self.widths)):
             yield Buffer(f"h{layer}", Column("rows"), self.widths[layer], space="host", persistent=not layer)
-        yield Buffer("targets", Column("rows"), self.widths[-1], persistent=True)
+        yield Buffer("labels", Column("rows"), 8, "uint8", persistent=True)
+        yield Buffer("metrics", 1, METRICS, "float64", persistent=True)
+        yield Buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
         yield Buffer("gout", Column("own/rows"), self.widths[-1])
         for name, space in LISTS.items():
             yield Buffer(name, Column(f"{name}/all"), 1, "int64", space, persistent=True)  # type: ignore[arg-type]
@@ -185,10 +227,11 @@ def made(
     """The program of a model for the sizes of a graph."""
     training = Training(widths, ITEM_BYTES[dtype])
     streams = [*map(Stream, ("compute", "copy_in", "copy_out", "host")), Stream("p2p", group="p2p")]
+    calendar, templates = training.calendar(chunks), training.templates()
     return program(
         "chunked-epoch",
-        training.templates(),
-        training.calendar(chunks),
+        {name: templates[name] for name in dict.fromkeys((*calendar.templates, *calendar.sweep))},
+        calendar,
         [replace(one, dtype=dtype) if one.dtype == "float32" else one for one in training.buffers()],
         [*streams, Stream("comm", group="world")],
         hosts=hosts,
@@ -198,7 +241,7 @@ def made(
 
 
 def build(ranks: int = 2, chunks: int = 3, dtype: str = "float32") -> Program:
-    """Two layers on a small graph: an epoch of 4 ``chunks`` + 1 steps."""
+    """Two layers on a small graph: an epoch of 4 ``chunks`` + 1 steps, an evaluation of 2 ``chunks`` + 1."""
     graph, batches = graph_of(ranks, chunks), batches_of(2, chunks)
     columns = {"rows": np.diff(graph.starts), "merged": graph.merged_rows, **graph.chunk_columns(batches)}
     for name in LISTS:
@@ -206,7 +249,7 @@ def build(ranks: int = 2, chunks: int = 3, dtype: str = "float32") -> Program:
     remote = np.array([[len(graph.remote(rank, batch)) for batch in range(chunks)] for rank in range(ranks)])
     need = graph.route(graph.remote, len(batches), batches)
     columns |= {
-        "remote/rows": np.concatenate([np.tile(remote, 4), np.zeros((ranks, 1), np.int64)], axis=1),
+        "remote/rows": by_step(remote, batches),
         "remote/first": np.zeros((ranks, len(batches)), np.int64),
         "remote/all": remote.max(axis=1),
     }
@@ -217,11 +260,10 @@ def build(ranks: int = 2, chunks: int = 3, dtype: str = "float32") -> Program:
 
 def drawn(ranks: int, layers: int, chunks: int, width: int = 64, seed: int = 0) -> Program:
     """A large program whose sizes are drawn: what a step loads, reads and evicts differs by rank and chunk."""
-    random, steps = np.random.default_rng(seed), 2 * layers * chunks + 1
-    batches = np.array([*(list(range(chunks)) * 2 * layers), chunks])
+    random, batches = np.random.default_rng(seed), batches_of(layers, chunks)
 
     def of_steps(values: Ints) -> Ints:
-        return np.concatenate([values, np.zeros((len(values), 1), np.int64)], axis=1)[:, batches]
+        return by_step(values, batches)
 
     def part(name: str, count: Ints) -> dict[str, Ints]:
         first = np.cumsum(count, axis=1) - count
@@ -234,7 +276,7 @@ def drawn(ranks: int, layers: int, chunks: int, width: int = 64, seed: int = 0) 
         return Route(source.astype(np.int32), target.astype(np.int32), of_steps(rows))
 
     def at(ends: Ints, rows: Ints) -> Ints:
-        total = np.zeros((ranks, steps), np.int64)
+        total = np.zeros((ranks, len(batches)), np.int64)
         np.add.at(total, ends, rows)
         return total[:, :chunks]
 
@@ -246,6 +288,7 @@ def drawn(ranks: int, layers: int, chunks: int, width: int = 64, seed: int = 0) 
     columns |= part("owned", own)
     columns |= part("sent", at(read.source, read.rows)) | part("received", at(read.target, read.rows))
     columns |= part("collected", at(need.source, need.rows)) | part("remote", at(need.target, need.rows))
-    columns |= {"remote/first": np.zeros((ranks, steps), np.int64), "remote/all": columns["remote/rows"].max(axis=1)}
+    columns |= {"remote/first": np.zeros((ranks, len(batches)), np.int64)}
+    columns |= {"remote/all": columns["remote/rows"].max(axis=1)}
     routes = {"read": read, "need": need, reverse_of("need"): need.reversed()}
     return made((width,) * (layers + 1), chunks, columns, routes, [0] * ranks)

@@ -70,18 +70,19 @@ def test_survives_the_disk(name: str, tmp_path) -> None:
 
 def touched(program: Program, graph: Unrolled, node: Node, access: Access) -> dict[int, set[int]]:
     """The rows that an access touches on each rank: all of a part that is listed, and of a whole buffer."""
-    buffer, at = program.buffers[access.buffer], graph.turns[node.turn]
-    rows = program.sizes.most(buffer.rows).tolist()
+    buffer, at, sizes = program.buffers[access.buffer], graph.turns[node.turn], graph.program.sizes
+    rows = sizes.most(buffer.rows).tolist()
     if access.part is None or access.part.places:
         return {rank: set(range(rows[rank])) for rank in range(program.ranks)}
-    first, count = (program.sizes.per_rank(size, at.epoch, at.step) for size in (access.part.first, access.part.rows))
+    first, count = (sizes.per_rank(size, at.epoch, at.step) for size in (access.part.first, access.part.rows))
     return {rank: set(range(first[rank], first[rank] + count[rank])) for rank in range(program.ranks)}
 
 
 def order_is_lost(program: Program, shorter: Program) -> bool:
     """Whether two uses of one row, one writing, are ordered in the first program and not in the second."""
-    for whole, part in zip(windows(program), windows(shorter), strict=False):
-        assert whole.program.calendar.steps == program.calendar.steps, "small enough to be looked at step by step"
+    found = ([(view, window) for view in each.views for window in windows(view)] for each in (program, shorter))
+    for (view, whole), (_, part) in zip(*found, strict=False):
+        assert whole.program.calendar.steps == view.calendar.steps, "small enough to be looked at step by step"
         uses: dict[tuple[str, int], list[tuple[int, bool, Access]]] = {}
         for index, node in enumerate(whole.nodes):
             for access, writes in [(a, False) for a in node.op.reads] + [(a, True) for a in node.op.writes]:

@@ -7,7 +7,7 @@ from programs.test_simulated import machine_for
 
 from simgnn.hardware.price.machine import Machine
 from simgnn.record.epoch_kinds import kinds_of
-from simgnn.record.summary import Columns, buffer_bytes, described_kinds, payload_epochs, rank_times
+from simgnn.record.summary import Columns, buffer_bytes, described_kinds, evaluation_s, payload_epochs, rank_times
 from simgnn.sim.limited_by.find import Resimulation, find_limits
 from simgnn.sim.link_traffic import traffic_by_link
 from simgnn.sim.simulate import Simulation, simulate
@@ -74,3 +74,44 @@ def test_limits_spread_and_demand(found: Simulation) -> None:
     needed = demand(program, machine, {})
     assert needed.inside_bytes.sum() + needed.across_bytes.sum() >= found.bytes_sent().sum()
     assert traffic_by_link(found, machine, {})[0].total_bytes > 0
+
+
+def test_evaluations_of_several_steps_are_apart_from_epochs() -> None:
+    program = chunked_epoch.build(RANKS, CHUNKS)
+    machine = machine_for(program)
+    plain = simulate(program, machine, epochs=EPOCHS)
+    evaluated = simulate(program, machine, epochs=EPOCHS, evaluate_every=2, fast_forward=False)
+    np.testing.assert_allclose(evaluated.epoch_s, plain.epoch_s, rtol=1e-12)
+    np.testing.assert_array_equal(evaluated.bytes_sent(), plain.bytes_sent())
+    columns = evaluated.columns
+    swept = columns["step"] < 0
+    assert sorted(set(columns["epoch"][swept].tolist())) == [1, 3, 4]
+    assert sorted(set(columns["step"][swept].tolist())) == list(range(-2 * CHUNKS - 1, 0))
+    assert evaluation_s(columns) > 0
+    first, second = chunked_epoch.WIDTHS[:2]
+    route, steps = program.sizes.routes["read"], program.calendar.steps
+    rows = route.rows[:, steps:].sum(axis=0)
+    assert columns["bytes_sent"][swept & (columns["epoch"] == 3)].sum() == 4 * (
+        first * rows[:CHUNKS].sum() + second * rows[CHUNKS:].sum()
+    )
+    for epoch in (1, 3):
+        for rank in range(RANKS):
+            mine = columns["rank"] == rank
+            trained, during, after = (
+                mine & ~swept & (columns["epoch"] == epoch), mine & swept & (columns["epoch"] == epoch),
+                mine & ~swept & (columns["epoch"] == epoch + 1),
+            )  # fmt: skip
+            assert columns["issued_s"][during].min() >= columns["ended_s"][trained].max()
+            assert columns["issued_s"][after].min() >= columns["ended_s"][during].max()
+
+
+def test_epochs_with_evaluations_are_fast_forwarded() -> None:
+    program = chunked_epoch.build(2, CHUNKS)
+    whole, jumped = (
+        simulate(program, machine_for(program), epochs=20, evaluate_every=3, fast_forward=fast)
+        for fast in (False, True)
+    )
+    assert sum(epochs for _, epochs in jumped.copied) >= 6
+    assert jumped.digest == whole.digest
+    assert jumped.epoch_s == whole.epoch_s
+    assert jumped.memory.peaks == whole.memory.peaks

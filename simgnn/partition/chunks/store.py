@@ -51,6 +51,11 @@ class ChunkArtifact:
     folder: ArtifactFolder
     made: bool = False
 
+    @classmethod
+    def open(cls, path: Path) -> "ChunkArtifact":
+        """Open the folder that ``plan/plan.json`` names. Raises :class:`ConfigError` when it is incomplete."""
+        return cls(ArtifactFolder.open(path, WHAT))
+
     @property
     def path(self) -> Path:
         return self.folder.path

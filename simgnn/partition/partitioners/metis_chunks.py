@@ -56,6 +56,10 @@ class MetisChunks(ChunkedPartitioner):
             # the smallest number that fits follows from the memory of a program that trains chunk by chunk
             yield Refusal("partition", "chunks", UNKNOWN)
 
+    @property
+    def holds_own_rows(self) -> bool:
+        return self.include_self
+
     def parts_of(self, hosts: IntArray) -> Partitioner:
         options = {"balance": ["vertices"], "imbalance": self.imbalance, "across": self.across, "reorder": self.reorder}
         return cast(Partitioner, shipped("partition")["metis"].model_validate({"kind": "metis", **options}))

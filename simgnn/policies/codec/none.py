@@ -10,7 +10,7 @@ from simgnn.program.ops import ITEM_BYTES
 class Plain(Codec):
     """No encoding; elements travel in ``train.dtype``."""
 
-    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches", "chunks")
     relative: ClassVar[bool] = True
     repeatable: ClassVar[bool] = True
     encodes: ClassVar[bool] = False

@@ -12,7 +12,7 @@ from simgnn.policy import Codec, Moves
 class Always(MovesRows, MovesBlocks):
     """Every transfer sends every row, in every epoch."""
 
-    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches")
+    serves: ClassVar[tuple[Moves, ...]] = ("rows", "blocks", "batches", "chunks")
     exact: ClassVar[bool] = True
 
     kind: Literal["always"] = "always"

@@ -51,8 +51,8 @@ class Compiled:
 
     @property
     def slots(self) -> int:
-        """Number of turns in an epoch: its steps, and one for the evaluation after it."""
-        return self.program.calendar.steps + 1
+        """Number of turns in an epoch: its steps, and those of the evaluation after it."""
+        return self.program.calendar.steps + len(self.program.sweep)
 
     @cached_property
     def window(self) -> int:
@@ -61,10 +61,11 @@ class Compiled:
         return 1 + max([0, *backs, *(buffer.depth - 1 for buffer in self.program.buffers.values())])
 
     def earlier(self, turn: Turn, back: int) -> int | None:
-        """Number of the :class:`Turn` ``back`` steps earlier, or None; an evaluation has only itself (``back`` 0)."""
+        """Number of the :class:`Turn` ``back`` steps earlier, or None; before an evaluation's first step is none."""
         steps = self.program.calendar.steps
         if turn.step < 0:
-            return turn.epoch * self.slots + steps if back == 0 else None
+            place = len(self.program.sweep) + turn.step
+            return turn.epoch * self.slots + steps + place - back if back <= place else None
         absolute = turn.epoch * steps + turn.step - back
         return None if absolute < 0 else absolute // steps * self.slots + absolute % steps
 

@@ -17,9 +17,9 @@ import simpy
 from simgnn.errors import BackendError
 from simgnn.hardware.price.machine import Machine
 from simgnn.partition.statistics.partition_stats import PartitionStats
-from simgnn.program.calendar import EVALUATE, Turn
+from simgnn.program.calendar import Turn
 from simgnn.program.dispatch import DONE, Dispatcher, Job, Lane, OpenTurn, Picks
-from simgnn.program.drain_points import Stops, ranks_in_turn
+from simgnn.program.drain_points import Stops, evaluations_in_turn, ranks_in_turn
 from simgnn.sim.clock import FOREVER_PS, too_long
 from simgnn.sim.engine.compiled import Compiled, CompiledOp, CompiledTemplate
 from simgnn.sim.engine.handlers import HANDLERS, Begin, Context
@@ -104,12 +104,16 @@ class Engine:
         self.host_turns = {(name, host): HostTurns(self.env) for name in in_turn for host in set(self.program.hosts)}
         self.running: dict[tuple[int, int, int], tuple[int, int]] = {}
         self.on_epoch: Any = None
-        self._evaluate_every = evaluate_every if EVALUATE in self.program.templates else 0
+        self._evaluate_every = evaluate_every if self.program.sweep else 0
         ranks, streams = range(self.program.ranks), self.program.streams
         # as the executor runs these: one turn after the other, even where an op of the next is ready and a stream idle
         picks = schedule is not None and schedule.picks
         serial = (False,) * len(ranks) if picks else ranks_in_turn(self.program)
-        self._windows = [1 if alone else compiled.window for alone in serial]
+        swept = (False,) * len(ranks) if picks else evaluations_in_turn(self.program)
+        self._windows, self._sweep_windows = (
+            [1 if alone else compiled.window for alone in each]
+            for each in (serial, [one or other for one, other in zip(serial, swept, strict=True)])
+        )
         self._stops = None if all(serial) else stops
         self._next = [0] * len(ranks)
         self._active: list[list[int]] = [[] for _ in ranks]
@@ -204,19 +208,21 @@ class Engine:
                 self._over.succeed()
 
     def _open_turns(self, rank: int) -> None:
-        """Open a rank's next turns in its window. Evaluations run alone; after a stop, turns wait for all before it."""
+        """Open a rank's next turns in its window. Evaluations run apart from training; after a stop, turns wait for all
+        before it."""
         slots, steps = self.compiled.slots, self.program.calendar.steps
         active = self._active[rank]
         while self._next[rank] < self.epochs * slots:
             number = self._next[rank]
-            evaluation = number % slots == steps
+            evaluation = number % slots >= steps
+            window = (self._sweep_windows if evaluation else self._windows)[rank]
             if evaluation and not self.evaluates(number // slots):
                 self._next[rank] += 1
                 continue
             lag = 0 if not active else self._position(number) - self._position(active[0])
-            alone = evaluation or (active and active[-1] % slots == steps)
+            apart = active and (active[-1] % slots >= steps) is not evaluation
             stopped = number % slots == 0 and self.stops_after(number // slots - 1)
-            if active and (alone or stopped or lag >= self._windows[rank]):
+            if active and (apart or stopped or lag >= window):
                 return
             self._next[rank] += 1
             self._open(number, rank)
@@ -237,11 +243,11 @@ class Engine:
         if number not in self.turns:
             # fast-forwarded epochs count for the template and the sizes
             epoch, step = number // self.compiled.slots + self.epoch_shift, number % self.compiled.slots
-            calendar = self.program.calendar
-            evaluation = step == calendar.steps
-            name = EVALUATE if evaluation else calendar.template(epoch, step)
-            sized = Turn(epoch, -1 if evaluation else step, name)
-            template = self.compiled.templates[name]
+            calendar, slots = self.program.calendar, self.compiled.slots
+            trains = step < calendar.steps
+            name = calendar.template(epoch, step) if trains else self.program.sweep[step - calendar.steps]
+            sized = Turn(epoch, step if trains else step - slots, name)
+            template = self.compiled.templates[sized.template]
             shared = SharedTurn(sized, template, self.program.ranks)
             self.turns[number] = [
                 OpenTurn(dispatcher, number, epoch, sized.step, order, shared)

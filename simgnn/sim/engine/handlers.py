@@ -206,7 +206,7 @@ def copied_bytes(sizes: Sizes, compiled: CompiledOp, turn: Turn) -> IntArray:
         raise ProgramError(f"op '{op.name}' of kind {op.kind} needs work or a transfer, else it has no price")
     if op.route is not None and op.kind is OpKind.COPY:
         route = sizes.program.sizes.routes[op.route]
-        rows: IntArray = route.matrix(sizes.program.ranks, turn.epoch, max(turn.step, 0)).sum(axis=1)
+        rows: IntArray = route.matrix(sizes.program.ranks, turn.epoch, turn.step).sum(axis=1)
     else:
         rows = sizes.per_rank(op.transfer.rows, turn.epoch, turn.step, op.name)
     return rows * op.transfer.row_bytes

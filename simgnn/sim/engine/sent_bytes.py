@@ -55,7 +55,7 @@ def pairwise_rounds(compiled: CompiledOp, sizes: Sizes, turn: Turn) -> tuple[Rou
         matrix = sizes.pairs(transfer.decision, turn.epoch, turn.step, op.name).copy()
     else:
         route = sizes.program.sizes.routes[op.route]
-        matrix = route.matrix(sizes.program.ranks, turn.epoch, max(turn.step, 0))
+        matrix = route.matrix(sizes.program.ranks, turn.epoch, turn.step)
     np.fill_diagonal(matrix, 0)
     together = (compiled.team[:, None] == compiled.team) & compiled.runs[:, None] & compiled.runs
     if op.kind is not OpKind.PEER_READ and np.any(matrix[~together]):

@@ -28,7 +28,7 @@ class Sizes:
     def per_rank(self, size: Size, epoch: int, step: int, asked_by: str) -> IntArray:
         """Value of a size on every rank in one turn, int64 [P]."""
         if not isinstance(size, Decision):
-            return self.program.sizes.per_rank(size, epoch, max(step, 0))
+            return self.program.sizes.per_rank(size, epoch, step)
         values = self.ranks_of(size.name, epoch, step, asked_by)
         self._check(size, values, epoch, step, asked_by)
         return values
@@ -103,7 +103,7 @@ class Sizes:
         return np.asarray(values[..., epoch, max(step, 0)])
 
     def _check(self, decision: Decision, values: IntArray, epoch: int, step: int, asked_by: str) -> None:
-        bound = self.program.sizes.per_rank(decision.bound, epoch, max(step, 0))
+        bound = self.program.sizes.per_rank(decision.bound, epoch, step)
         for rank in np.flatnonzero((values > bound) | (values < 0)).tolist():
             raise BackendError(
                 f"decision '{decision.name}' of op '{asked_by}' is {values[rank]} on rank {rank} in the activity, "

@@ -1,0 +1,150 @@
+"""Makes the context of a rank that trains chunk by chunk: rows of its vertices in the order of chunks, lists, edges."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from executor.chunks.adjacency import ChunkAdjacency
+from executor.chunks.network import ChunkNetwork
+from executor.policies.accelerated import accelerated
+from executor.state.buffers import TORCH_TYPES, BufferStore, Value
+from executor.state.context import GroupHandle, RankContext, Vertices
+from executor.state.optimizer import FlatOptimizer, learned_values
+from executor.state.plan import RunPlan
+from executor.state.task import load_task
+from executor.world.member import World
+from simgnn.emit.batches.names import VERTICES
+from simgnn.emit.batches.on_rank import Functions, carried_out
+from simgnn.emit.chunks.names import BATCH, LISTS, listed
+from simgnn.emit.chunks.policies import ChunkCommunication, TakeEdges
+from simgnn.errors import BackendError
+from simgnn.partition.chunks.rank_chunks import RankChunks
+from simgnn.partition.chunks.row_lists import other_rows, own_places, row_lists
+from simgnn.partition.chunks.store import ChunkArtifact
+from simgnn.partition.local.edge_cut import LocalGraph
+from simgnn.partition.local.shards import Shard
+from simgnn.policy import Array, PolicyContext
+from simgnn.program.program import Program
+
+
+def chunk_context(
+    plan: RunPlan, folder: Path, world: World, groups: Mapping[str, GroupHandle]
+) -> Callable[[], RankContext]:
+    """Open the rank's files; return a function that makes the rank's context."""
+    local, shard = plan.local(world.rank), plan.shard(world.rank)
+    artifact = ChunkArtifact.open(folder)
+    chunks = [artifact.rank(rank) for rank in range(plan.ranks)]
+    assert isinstance(local, LocalGraph), "chunks divide an edge-cut"
+    return lambda: _context(plan, world, groups, local, shard, chunks)
+
+
+def _context(
+    plan: RunPlan, world: World, groups: Mapping[str, GroupHandle], local: LocalGraph, shard: Shard,
+    chunks: Sequence[RankChunks],
+) -> RankContext:  # fmt: skip
+    program, dtype, rank = plan.program, TORCH_TYPES[str(plan.train["dtype"])], world.rank
+    mine = chunks[rank]
+    ordered = _in_order(shard, _places(local.vertices, mine.vertices))
+    trained = int(world.sum([float(ordered.train_mask.sum())])[0])
+    task = load_task(ordered, dtype, torch.device("cpu"), trained, plan.classes, plan.multilabel, sparse_input=False)
+    network = ChunkNetwork(plan.layers, plan.seed, dtype, world.device)
+    optimizer = FlatOptimizer(network.layers, plan.train)
+    constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
+    constants |= _lists(program, chunks, rank, _reuses(plan), world.device)
+    if VERTICES in program.buffers:
+        constants[VERTICES] = torch.from_numpy(np.array(mine.vertices, dtype=np.int64)).to(world.device)
+    constants |= learned_values(plan.layers, optimizer)
+    edges = _adjacencies(local, chunks, rank, dtype, world.device)
+    control = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
+    return RankContext(
+        program=program,
+        rank=rank,
+        device=world.device,
+        store=BufferStore(program, rank, world.device, constants),
+        seed=plan.seed,
+        groups=groups,
+        network=network,
+        task=task,
+        optimizer=optimizer,
+        resources=_edges_taken(program, edges, rank),
+        vertices=Vertices(mine.vertices),
+        policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
+        control=control,
+    )
+
+
+def _reuses(plan: RunPlan) -> bool:
+    communication = plan.policies["communication"]
+    assert isinstance(communication, ChunkCommunication), "rows move chunk by chunk"
+    return communication.reuses
+
+
+def _places(held: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of each wanted id among ids that are held, in any order."""
+    order = np.argsort(held, kind="stable")
+    places = order[np.searchsorted(held, wanted, sorter=order).clip(max=len(held) - 1)]
+    if not np.array_equal(held[places], wanted):
+        raise BackendError("chunks and partition have different vertices: prepare the run again")
+    return np.asarray(places, dtype=np.int64)
+
+
+def _in_order(shard: Shard, places: NDArray[np.int64]) -> Shard:
+    """Return a shard with its rows in the order of chunks."""
+    features: Any = shard.features
+    assert shard.labels is not None
+    return replace(
+        shard,
+        features=features[places],
+        labels=shard.labels[places],
+        train_mask=shard.train_mask[places],
+        validation_mask=shard.validation_mask[places],
+        test_mask=shard.test_mask[places],
+    )
+
+
+def _lists(
+    program: Program, chunks: Sequence[RankChunks], rank: int, reuses: bool, device: torch.device
+) -> dict[str, Value]:
+    """Return the lists of rows as the buffers of the program hold them, int64 [rows, 1]."""
+    found: dict[str, Value] = {}
+    for name, rows in row_lists(chunks, rank, reuses).items():
+        planned = int(program.sizes.per_rank(program.buffers[listed(name)].rows, 0, 0)[rank])
+        if len(rows) != planned:
+            raise BackendError(
+                f"rank {rank}: the list '{name}' of its chunks has {len(rows)} rows, the program {planned}: they belong "
+                "to different chunks; prepare the run again"
+            )
+        found[listed(name)] = torch.from_numpy(rows[:, None]).to(device if LISTS[name] == "device" else "cpu")
+    return found
+
+
+def _adjacencies(
+    local: LocalGraph, chunks: Sequence[RankChunks], rank: int, dtype: torch.dtype, device: torch.device
+) -> list[ChunkAdjacency]:
+    """Return the edges of each chunk of a rank."""
+    vertex_of = np.concatenate([one.vertices for one in chunks])
+    first = sum(len(one.vertices) for one in chunks[:rank])
+    held = np.concatenate((local.vertices, local.halo))
+    degree = local.degree if local.weighted_degree is None else local.weighted_degree
+    found = []
+    for batch in chunks[rank].batches():
+        gids, others = other_rows(batch, first)
+        needed = np.concatenate((first + np.arange(batch.rows.start, batch.rows.stop), gids))
+        degrees = np.asarray(degree)[_places(held, vertex_of[needed])]
+        own = batch.slots[batch.own][own_places(batch, first)]
+        found.append(ChunkAdjacency(batch.csr, own, others, degrees, dtype, device))
+    return found
+
+
+def _edges_taken(program: Program, edges: Sequence[ChunkAdjacency], rank: int) -> Functions:
+    batches = program.sizes.columns[BATCH.name][rank].tolist()
+
+    def take(context: PolicyContext, topology: Array) -> tuple[Array]:
+        return (edges[batches[context.step]],)
+
+    return carried_out(TakeEdges, take)
