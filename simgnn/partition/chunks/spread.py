@@ -83,7 +83,8 @@ class ChunkTotals(BaseModel):
         rows are all that its chunks need beside those."""
         ranks, C = len(rows), self.chunks
         v_ori, v_p2p, v_ru = (round(self.rho * share * vertices) for share in (1.0, self.phi, self.psi))
-        transition = np.minimum(_spread(_shares(v_p2p, rows), C), rows[:, None])
+        # a chunk's own rows are among those of its batch
+        transition = np.minimum(_spread(np.maximum(_shares(v_p2p, rows), rows), C), rows[:, None])
         first = transition[:, :1]
         # batch 0 loads all its rows; later ones at most theirs, so that as many leave as come
         fresh = np.maximum(_shares(v_ru, transition.sum(axis=1)) - first[:, 0], 0)
@@ -95,8 +96,8 @@ class ChunkTotals(BaseModel):
         remote_new = remote.copy()
         remote_new[:, 1:] = np.round(remote[:, 1:] * (1 - _of_later(stay, C))).astype(np.int64)
         read, new = (_by_rank(table, halo, ranks) for table in (remote, remote_new))
-        own = _spread(_shares(max(v_ori - int(pairs.sum()), 0), transition.sum(axis=1)), C)
-        own = np.minimum(own, transition)
+        own = np.maximum(_shares(max(v_ori - int(pairs.sum()), 0), transition.sum(axis=1)), rows)
+        own = np.minimum(_spread(own, C), transition)
         needed_new = np.concatenate(
             (own[:, :1], np.round(own[:, 1:] * (1 - _of_later(stay, C))).astype(np.int64)), axis=1
         )
