@@ -36,8 +36,8 @@ class ChunkSizes:
     """The tables of chunks of a partition. ``layers``: L of the model. ``reuses``, ``peers``: how rows move, see
     :class:`~simgnn.emit.chunks.policies.ChunkCommunication`.
 
-    An epoch has 2 L C + 1 steps: C chunks of each layer forward and backward, and the update. An evaluation has L C + 1:
-    C chunks of each layer, and the sum of its counts over ranks."""
+    An epoch has 2 L C + 1 steps: C chunks of each layer forward and backward, and the update. An evaluation has L C,
+    and one more that sums its counts over ranks, if there are several."""
 
     stats: PartitionStats
     layers: int
@@ -58,7 +58,8 @@ class ChunkSizes:
     def batches(self) -> IntArray:
         """The batch of each step, those of an evaluation behind those of an epoch; C where there is none, int64."""
         walk, none = np.arange(self.chunks), [self.chunks]
-        return np.concatenate((*[walk] * (2 * self.layers), none, *[walk] * self.layers, none))
+        summing = [none] if self.stats.ranks > 1 else []
+        return np.concatenate((*[walk] * (2 * self.layers), none, *[walk] * self.layers, *summing))
 
     @property
     def moves_between_ranks(self) -> bool:
