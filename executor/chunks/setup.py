@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from executor.chunks.adjacency import ChunkAdjacency
 from executor.chunks.network import ChunkNetwork
+from executor.layers.user import check_recomputed
 from executor.policies.accelerated import accelerated
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
 from executor.state.context import GroupHandle, RankContext, Vertices
@@ -53,6 +54,7 @@ def _context(
     trained = int(world.sum([float(ordered.train_mask.sum())])[0])
     task = load_task(ordered, dtype, torch.device("cpu"), trained, plan.classes, plan.multilabel, sparse_input=False)
     network = ChunkNetwork(plan.layers, plan.seed, dtype, world.device)
+    check_recomputed(network.layers)
     optimizer = FlatOptimizer(network.layers, plan.train)
     constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
     constants |= _lists(program, chunks, rank, _reuses(plan), world.device)
@@ -113,6 +115,8 @@ def _lists(
     """Return the lists of rows as the buffers of the program hold them, int64 [rows, 1]."""
     found: dict[str, Value] = {}
     for name, rows in row_lists(chunks, rank, reuses).items():
+        if listed(name) not in program.buffers:
+            continue
         planned = int(program.sizes.per_rank(program.buffers[listed(name)].rows, 0, 0)[rank])
         if len(rows) != planned:
             raise BackendError(
@@ -130,14 +134,14 @@ def _adjacencies(
     vertex_of = np.concatenate([one.vertices for one in chunks])
     first = sum(len(one.vertices) for one in chunks[:rank])
     held = np.concatenate((local.vertices, local.halo))
-    degree = local.degree if local.weighted_degree is None else local.weighted_degree
     found = []
     for batch in chunks[rank].batches():
         gids, others = other_rows(batch, first)
         needed = np.concatenate((first + np.arange(batch.rows.start, batch.rows.stop), gids))
-        degrees = np.asarray(degree)[_places(held, vertex_of[needed])]
+        at = _places(held, vertex_of[needed])
+        weighted = None if local.weighted_degree is None else local.weighted_degree[at]
         own = batch.slots[batch.own][own_places(batch, first)]
-        found.append(ChunkAdjacency(batch.csr, own, others, degrees, dtype, device))
+        found.append(ChunkAdjacency(batch.csr, own, others, local.degree[at], weighted, dtype, device))
     return found
 
 

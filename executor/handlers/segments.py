@@ -82,14 +82,15 @@ def _guarded(function: Callable[..., Any], op: Op) -> Callable[..., Any]:
     named = f"{op.segment} of layer {op.layer}"
 
     def run(*rows: torch.Tensor) -> Any:
-        before = [one._version for one in rows]
+        tensors = [one for one in rows if isinstance(one, torch.Tensor)]
+        before = [one._version for one in tensors]
         try:
             found = function(*rows)
         except RuntimeError as error:
             if "in-place operation" not in str(error):
                 raise
             raise PolicyError(f"{named} changes its input rows ({error}); {COPY_FIRST}") from error
-        if [one._version for one in rows] != before:
+        if [one._version for one in tensors] != before:
             raise PolicyError(f"{named} changes its input in place; {COPY_FIRST}")
         return found
 

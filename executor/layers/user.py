@@ -112,6 +112,19 @@ def _joined(inner: torch.Tensor, halo: torch.Tensor | None) -> torch.Tensor:
     return inner if halo is None or not len(halo) else torch.cat((inner, halo))
 
 
+def check_recomputed(layers: Iterable[nn.Module]) -> None:
+    """Raise :class:`ConfigError` (model.kind) for a layer of the user's own with a module that may give other rows when
+    a chunk is computed again, or that depends on which rows share a chunk. The error names the module."""
+    for layer in layers:
+        for name, module in layer.named_modules():
+            if isinstance(module, UNLIKE_ON_COPIES) and isinstance(layer, UserLayer):
+                raise ConfigError(
+                    f"model.kind: got '{layer.spec.kind}', whose {name} ({type(module).__name__}) gives other rows when "
+                    "a chunk is computed again, or for other chunks; expected, where layers are computed chunk by chunk, "
+                    "a layer that gives equal rows for equal rows: leave it out and set model.dropout"
+                )
+
+
 UNLIKE_ON_COPIES = (nn.Dropout, nn.AlphaDropout, nn.BatchNorm1d, nn.SyncBatchNorm)
 """Modules that give a row what depends on the rank: numbers drawn there, means over the rows that lie there."""
 

@@ -4,7 +4,7 @@ Source: HongTu (SIGMOD), sections 6 and 7 of our description: a forward pass tha
 pass that computes updates again from them."""
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.builder import ProgramBuilder
@@ -29,7 +29,7 @@ from simgnn.emit.names import Names
 from simgnn.emit.segments import BACKWARD, FORWARD, Segments
 from simgnn.experiment.schema import Experiment
 from simgnn.model import costs
-from simgnn.model.spec import LayerSpec, ModelSpec
+from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.layer_choices import InputRows, plan_layers
 from simgnn.planner.update import (
@@ -44,8 +44,11 @@ from simgnn.planner.update import (
 from simgnn.program.calendar import Calendar, Stretch
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.program import Program
-from simgnn.program.sizes import Column
+from simgnn.program.sizes import Column, Scratch
 
+BY_EDGES = {"edges": 1}
+"""Options of ops that read the edges of their chunk first."""
+Phase = Literal["forward", "backward"]
 UPDATE, SUM = "update", "evaluate/sum"
 """Templates of the last step of an epoch, and of that of an evaluation."""
 
@@ -58,12 +61,12 @@ def plan_chunks(experiment: Experiment, stats: PartitionStats) -> tuple[Program,
     stats = replace(stats, facts=facts)
     inputs = InputRows(rows="input", resent=True, sums_first=True)
     model, _ = plan_layers(experiment, facts, stats.ranks, inputs)
-    sizes = ChunkSizes(stats, len(model.layers), communication.reuses, communication.peers)
+    sizes = ChunkSizes(stats, len(model.layers), communication.reuses, communication.peers, any(map(gathers, model.layers)))
     kept = placement.kept(experiment.model.attends, experiment.model.built_in)
     builder = ProgramBuilder(
         experiment.name, [int(host) for host in stats.hosts], experiment.train.dtype, experiment.schedule
     )
-    program = ChunkedPlan(builder, model, stats, sizes).program(experiment.train.update_rule)
+    program = ChunkedPlan(builder, model, stats, sizes, kept == "recompute").program(experiment.train.update_rule)
     resolved = {
         "model.order": [layer.order for layer in model.layers],
         **({"model.activation": model.layers[0].function} if experiment.model.built_in else {}),
@@ -85,11 +88,23 @@ def _evaluate(layer: int, opens: bool) -> str:
     return f"evaluate/{layer}/open" if opens else f"evaluate/{layer}"
 
 
+def gathers(layer: LayerSpec) -> bool:
+    """Whether a chunk's layer reads the rows that it needs one after the other, not where they lie in the merged buffer:
+    each of them is transformed, or the layer is the user's own."""
+    return layer.attends or layer.kind not in BUILT_IN_LAYERS
+
+
 class ChunkedPlan:
     """Emits the steps of an epoch and of an evaluation. The first chunk of a pass over a layer may have a template of
-    its own: in the last layer forward, the others add to its metrics; backward, it first clears gradients below."""
+    its own: in the last layer forward, the others add to its metrics; backward, it first clears gradients below.
 
-    def __init__(self, builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, sizes: ChunkSizes) -> None:
+    ``recomputes``: backward loads rows again and computes whole layers again; else forward keeps sums on the host, from
+    which only updates are computed again."""
+
+    def __init__(
+        self, builder: ProgramBuilder, model: ModelSpec, stats: PartitionStats, sizes: ChunkSizes, recomputes: bool
+    ) -> None:
+        self.recomputes = recomputes
         self.builder, self.model, self.stats, self.sizes = builder, model, stats, sizes
         self.top = len(model.layers)
         self.transfers = ChunkTransfers(builder, sizes.moves_between_ranks)
@@ -178,25 +193,12 @@ class ChunkedPlan:
     def _chunk(self, layer: LayerSpec, template: str, train: str | None, opens: bool) -> None:
         """Emit one chunk of a layer forward, in training or (``train`` None) in an evaluation."""
         segments, builder, index, here = self._segments(train, template), self.builder, layer.index, (template,)
-        held = self.transfers.bring(here, index, stored(segments.own(layer)), layer.width_in)
-        own = builder.buffer(f"own/{index}", ROWS, layer.width_in)
-        builder.compute(
-            here, f"forward/{index}/own", OpKind.COPY, [at_list(held, "own"), listed("own")], [own],
-            (builder.row_work("gather", ROWS, layer.width_in),), layer=index, phase="forward",
-        )  # fmt: skip
-        self._edges(here, index, "forward")
-        summed = builder.buffer(f"aggregated/{index}", ROWS, layer.aggregated_width)
-        pieces = costs.sums(layer, EDGES, ROWS, NEEDED)
-        segments.forward(
-            layer, Segment.AGGREGATE, OpKind.AGGREGATE, [EDGES_HELD, own, held], [summed],
-            builder.work(pieces, FORWARD), options={"edges": 1},
-        )  # fmt: skip
-        if train is not None:
-            self._save(here, f"forward/{index}/keep", layer, summed, layer.aggregated_width, "forward")
-        self._update(segments, layer)
+        self._compute(segments, layer, here, "forward")
         hidden = f"hidden/{index}"
+        if train is not None and not self.recomputes:
+            self._save(here, f"forward/{index}/keep", layer, f"aggregated/{index}", layer.aggregated_width)
         if index < self.top:
-            self._save(here, f"forward/{index}/save", layer, hidden, layer.width_out, "forward")
+            self._save(here, f"forward/{index}/save", layer, hidden, layer.width_out)
         elif train is None:
             reads = [hidden, of_chunk("labels"), *([] if opens else ["evaluation"])]
             builder.compute(
@@ -215,7 +217,68 @@ class ChunkedPlan:
                 [gradient, "metrics"], work, layer=index, phase="forward",
                 scratch=loss_scratch(builder, self.model, TRAIN_ROWS, picked=True),
             )  # fmt: skip
-            self._save(here, f"forward/{index}/save", layer, gradient, self.model.classes, "forward")
+            self._save(here, f"forward/{index}/save", layer, gradient, self.model.classes)
+
+    def _compute(self, segments: Segments, layer: LayerSpec, here: tuple[str, ...], phase: Phase) -> None:
+        """Emit the layer of a chunk from rows of the host, up to its output. ``phase``: of the transfers."""
+        index, builder, width = layer.index, self.builder, layer.width_in
+        held = self.transfers.bring(here, phase, index, stored(segments.own(layer)), width)
+        own = self._pick(here, phase, layer, held, "own", ROWS)
+        self._edges(here, index, phase)
+        if not gathers(layer):
+            self._sum(segments, layer, [own, held])
+        else:
+            others = builder.buffer(f"others/{index}", OTHERS, width)
+            # those of the rank, then those of other ranks, as their gradients leave
+            self._pick(here, phase, layer, held, "others", OTHERS)
+            if layer.whole:
+                hidden = builder.buffer(f"hidden/{index}", ROWS, layer.width_out)
+                work = builder.work(segments.work(layer, "forward", []), FORWARD)
+                reads = [EDGES_HELD, own, others]
+                segments.forward(layer, Segment.FORWARD, OpKind.TRANSFORM, reads, [hidden], work, options=BY_EDGES)
+                self._dropout(segments, layer, "forward")
+                return
+            self._sum(segments, layer, self._prepared(segments, layer, own, others))
+        self._update(segments, layer)
+
+    def _pick(self, here: tuple[str, ...], phase: Phase, layer: LayerSpec, held: str, name: str, rows: Column) -> str:
+        """Emit the copy of rows out of the merged buffer."""
+        picked = self.builder.buffer(f"{name}/{layer.index}", rows, layer.width_in)
+        self.builder.compute(
+            here, f"{phase}/{layer.index}/{name}", OpKind.COPY, [at_list(held, name), listed(name)], [picked],
+            (self.builder.row_work("gather", rows, layer.width_in),), layer=layer.index, phase=phase,
+        )  # fmt: skip
+        return picked
+
+    def _prepared(self, segments: Segments, layer: LayerSpec, own: str, others: str) -> list[str]:
+        """Emit ``prepare`` of own and of other rows; returns what is summed."""
+        if not layer.has_prepare:
+            return [own, others]
+        builder, width = self.builder, layer.prepared_width
+        writes = [
+            builder.buffer(f"prepared/{layer.index}", ROWS, width),
+            builder.buffer(f"prepared_others/{layer.index}", OTHERS, width),
+        ]
+        pieces = segments.product(layer, costs.RowSet(ROWS)) + segments.product(layer, costs.RowSet(OTHERS))
+        work, scratch = builder.work(pieces), segments.copied_weights(pieces)
+        segments.forward(layer, Segment.PREPARE, OpKind.TRANSFORM, [own, others], writes, work, scratch)
+        return writes
+
+    def _sum(self, segments: Segments, layer: LayerSpec, rows: list[str]) -> None:
+        """Emit the sums of the chunk's rows over their in-edges."""
+        builder, index = self.builder, layer.index
+        if layer.attends:
+            maximum = builder.buffer(f"maximum/{index}", ROWS, layer.heads)
+            work = builder.work(costs.attention_maximum(layer, EDGES, ROWS, NEEDED), FORWARD)
+            reads = [EDGES_HELD, *rows]
+            segments.forward(layer, Segment.MAXIMUM, OpKind.AGGREGATE, reads, [maximum], work, options=BY_EDGES)
+            rows = [*rows, maximum]
+        summed = builder.buffer(f"aggregated/{index}", ROWS, layer.aggregated_width)
+        pieces = segments.work(layer, "aggregate", costs.sums(layer, EDGES, ROWS, NEEDED))
+        segments.forward(
+            layer, Segment.AGGREGATE, OpKind.AGGREGATE, [EDGES_HELD, *rows], [summed], builder.work(pieces, FORWARD),
+            options=BY_EDGES,
+        )  # fmt: skip
 
     def _update(self, segments: Segments, layer: LayerSpec) -> None:
         hidden = self.builder.buffer(f"hidden/{layer.index}", ROWS, layer.width_out)
@@ -223,10 +286,10 @@ class ChunkedPlan:
         segments.update(layer, reads, hidden, costs.RowSet(ROWS))
         self._dropout(segments, layer, "forward")
 
-    def _dropout(self, segments: Segments, layer: LayerSpec, phase: Any) -> None:
+    def _dropout(self, segments: Segments, layer: LayerSpec, phase: Phase) -> None:
         segments.dropout(layer, phase, vertices=of_chunk(VERTICES))
 
-    def _edges(self, templates: tuple[str, ...], layer: int, phase: str) -> None:
+    def _edges(self, templates: tuple[str, ...], layer: int, phase: Phase) -> None:
         """Emit the choice of the chunk's edges."""
         self.builder.buffer(EDGES_HELD, 1, 0, "uint8")
         self.builder.compute(
@@ -234,15 +297,13 @@ class ChunkedPlan:
             module="placement", layer=layer, phase=phase,
         )  # fmt: skip
 
-    def _save(
-        self, templates: tuple[str, ...], name: str, layer: LayerSpec, buffer: str, width: int, phase: str
-    ) -> None:
+    def _save(self, templates: tuple[str, ...], name: str, layer: LayerSpec, buffer: str, width: int) -> None:
         """Emit the copy of a chunk's rows to the host."""
         builder = self.builder
         kept = builder.buffer(stored(buffer), RANK_ROWS, width, space="host")
         builder.host_copy(
             templates, name, OpKind.D2H, [buffer], [of_chunk(kept)], ROWS, width * builder.item_bytes,
-            layer=layer.index, phase=phase, category="comm",
+            layer=layer.index, phase="forward", category="comm",
         )  # fmt: skip
 
     def _take(self, templates: tuple[str, ...], name: str, layer: LayerSpec, source: str, buffer: str) -> None:
@@ -271,26 +332,80 @@ class ChunkedPlan:
             )  # fmt: skip
         gradient, summed = f"d/hidden/{index}", f"aggregated/{index}"
         self._take(here, f"backward/{index}/take", layer, stored(gradient), gradient)
-        self._take(here, f"backward/{index}/again", layer, stored(summed), summed)
-        if layer.uses_own_rows:
-            self._take(here, f"backward/{index}/own", layer, stored(segments.own(layer)), f"own/{index}")
-        self._update(segments, layer)
+        if self.recomputes:
+            self._compute(segments, layer, here, "backward")
+        else:
+            self._take(here, f"backward/{index}/again", layer, stored(summed), summed)
+            if layer.uses_own_rows:
+                self._take(here, f"backward/{index}/own", layer, stored(segments.own(layer)), f"own/{index}")
+            self._update(segments, layer)
         self._dropout(segments, layer, "backward")
-        segments.reverse_update(layer, costs.RowSet(ROWS), f"own/{index}", trained, own_gradient)
-        if not trained:
-            return
-        self._edges(here, index, "backward")
-        mine = builder.buffer(f"d/summed/{index}", ROWS, layer.width_in)
-        others = builder.buffer(f"d/others/{index}", OTHERS, layer.width_in)
-        pieces = costs.sums_backward(layer, EDGES, ROWS, NEEDED)
-        builder.compute(
-            here, f"backward/{index}/{Segment.EDGE_GRADIENTS}", OpKind.AGGREGATE, [EDGES_HELD, f"d/aggregated/{index}"],
-            [mine, others], builder.work(pieces, BACKWARD), layer=index, phase="backward",
-            segment=Segment.EDGE_GRADIENTS, options={"edges": 1},
-        )  # fmt: skip
-        if own_gradient:
+        mine, others = f"d/summed/{index}", f"d/others/{index}"
+        if trained:
+            builder.buffer(mine, ROWS, layer.width_in)
+            builder.buffer(others, OTHERS, layer.width_in)
+        if layer.whole:
+            self._reverse_whole(segments, layer, [mine, others] if trained else [])
+        else:
+            through = trained or (gathers(layer) and layer.has_prepare)
+            segments.reverse_update(layer, costs.RowSet(ROWS), f"own/{index}", through, own_gradient)
+            if through and gathers(layer):
+                self._reverse_gathered(segments, layer, [mine, others] if trained else [])
+            elif through:
+                self._reverse_sum(here, layer, [mine, others])
+        if own_gradient and not layer.whole:
             builder.compute(
                 here, f"backward/{index}/add_update", OpKind.ADD, [f"d/own/{index}", mine], [mine],
                 builder.work([costs.pass_over(ROWS, layer.width_in, 3)]), layer=index, phase="backward",
             )  # fmt: skip
-        self.transfers.give_back(here, index, mine, others, below, layer.width_in)
+        if trained:
+            self.transfers.give_back(here, index, mine, others, below, layer.width_in)
+
+    def _reverse_sum(self, here: tuple[str, ...], layer: LayerSpec, writes: list[str]) -> None:
+        """Emit the gradients of rows through sums that depend on nothing but edges."""
+        index, builder = layer.index, self.builder
+        if not self.recomputes:
+            self._edges(here, index, "backward")
+        pieces = costs.sums_backward(layer, EDGES, ROWS, NEEDED)
+        builder.compute(
+            here, f"backward/{index}/{Segment.EDGE_GRADIENTS}", OpKind.AGGREGATE, [EDGES_HELD, f"d/aggregated/{index}"],
+            writes, builder.work(pieces, BACKWARD), layer=index, phase="backward", segment=Segment.EDGE_GRADIENTS,
+            options=BY_EDGES,
+        )  # fmt: skip
+
+    def _reverse_gathered(self, segments: Segments, layer: LayerSpec, writes: list[str]) -> None:
+        """Emit the reverse of sums over gathered rows, and of ``prepare``; ``writes``: gradients of own and of other
+        rows (none in layer 1)."""
+        index, builder = layer.index, self.builder
+        sources = [f"own/{index}", f"others/{index}"]
+        if not layer.has_prepare:
+            segments.aggregate_backward(layer, writes, dict(zip(writes, sources, strict=True)))
+            return
+        prepared, width = [f"prepared/{index}", f"prepared_others/{index}"], layer.prepared_width
+        through = [
+            builder.buffer(f"d/{name}", rows, width) for name, rows in zip(prepared, (ROWS, OTHERS), strict=True)
+        ]
+        segments.aggregate_backward(layer, through, dict(zip(through, prepared, strict=True)))
+        pieces = [
+            piece
+            for rows in (ROWS, OTHERS)
+            for piece in segments.product_backward(layer, costs.RowSet(rows), bool(writes))
+        ]
+        gradients = dict(zip((*through, *writes), (*prepared, *sources), strict=False))
+        scratch = Scratch(segments.weight_gradients(layer, pieces, in_turn=True))
+        segments.reverse(
+            layer, Segment.PREPARE, OpKind.TRANSFORM, [*through, *sources], writes, builder.work(pieces), gradients,
+            scratch=scratch,
+        )  # fmt: skip
+
+    def _reverse_whole(self, segments: Segments, layer: LayerSpec, writes: list[str]) -> None:
+        """Emit the backward pass of a layer of one segment."""
+        index = layer.index
+        sources = [f"own/{index}", f"others/{index}"]
+        gradients = {f"d/hidden/{index}": f"hidden/{index}", **dict(zip(writes, sources, strict=False))}
+        pieces = segments.work(layer, "forward/backward", [])
+        scratch = Scratch(segments.weight_gradients(layer, pieces, in_turn=False))
+        segments.reverse(
+            layer, Segment.FORWARD, OpKind.TRANSFORM, [f"d/hidden/{index}", *sources, f"hidden/{index}"], writes,
+            self.builder.work(pieces, BACKWARD), gradients, scratch=scratch,
+        )  # fmt: skip

@@ -8,13 +8,14 @@ from simgnn.program.sizes import Column, Size
 
 LISTS = {
     "load_from": "host", "load_to": "device", "sent": "device", "received": "device", "own": "device",
-    "near": "device", "collected": "device", "evict_from": "device", "evict_to": "host",
+    "near": "device", "others": "device", "collected": "device", "evict_from": "device", "evict_to": "host",
 }  # fmt: skip
 """Lists of rows of a rank, batch after batch, and the memory in which they and their rows lie:
 
 - ``load_from``, ``load_to``: rows of the host that a batch loads, and their slots in the merged buffer;
 - ``sent``, ``received``: slots of rows that others read, by reader, and that this rank reads, by owner;
-- ``own``, ``near``: slots of the chunk's own rows, and of the rank's other rows that the chunk needs;
+- ``own``, ``near``: slots of the chunk's own rows, and of the rank's other rows that the chunk needs; ``others``: of
+  the latter, then of rows of other ranks;
 - ``collected``: slots whose gradients arrive from others, by sender;
 - ``evict_from``, ``evict_to``: slots of gradients that go to the host, and their rows there."""
 READ, NEED = "chunks/read", "chunks/need"

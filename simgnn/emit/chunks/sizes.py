@@ -34,7 +34,7 @@ REASON = "training chunk by chunk"
 @dataclass(frozen=True)
 class ChunkSizes:
     """The tables of chunks of a partition. ``layers``: L of the model. ``reuses``, ``peers``: how rows move, see
-    :class:`~simgnn.emit.chunks.policies.ChunkCommunication`.
+    :class:`~simgnn.emit.chunks.policies.ChunkCommunication`. ``gathers``: layers read rows that are gathered.
 
     An epoch has 2 L C + 1 steps: C chunks of each layer forward and backward, and the update. An evaluation has L C,
     and one more that sums its counts over ranks, if there are several."""
@@ -43,6 +43,7 @@ class ChunkSizes:
     layers: int
     reuses: bool
     peers: bool
+    gathers: bool = False
 
     @cached_property
     def _tables(self) -> Mapping[str, IntArray]:
@@ -80,9 +81,11 @@ class ChunkSizes:
         evicted = found[tables.EVICTED] if self.reuses else found[tables.TRANSITION]
         counts = {
             "load_from": loaded, "load_to": loaded, "sent": read.sum(axis=0), "received": read.sum(axis=1),
-            "own": found[tables.ROWS], "near": near, "collected": self._remote.sum(axis=0), "evict_from": evicted,
+            "own": found[tables.ROWS], "near": near, "others": near + self._remote.sum(axis=1), "collected": self._remote.sum(axis=0), "evict_from": evicted,
             "evict_to": evicted,
         }  # fmt: skip
+        if not self.gathers:
+            del counts["others"]
         yield from counts.items()
 
     @cached_property

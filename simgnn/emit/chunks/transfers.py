@@ -1,6 +1,7 @@
 """Moves rows of a batch from hosts to devices and between devices, and gradients of rows the other way."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from simgnn.emit.builder import ProgramBuilder
 from simgnn.emit.chunks.names import (
@@ -29,20 +30,22 @@ class ChunkTransfers:
     builder: ProgramBuilder
     exchanges: bool
 
-    def bring(self, templates: tuple[str, ...], layer: int, source: str, width: int) -> str:
+    def bring(
+        self, templates: tuple[str, ...], phase: Literal["forward", "backward"], layer: int, source: str, width: int
+    ) -> str:
         """Emit the arrival of the rows of a chunk, of ``source`` on the host, in the merged buffer; returns that."""
         builder, row_bytes = self.builder, width * self.builder.item_bytes
         held = builder.buffer(merged(width), MERGED, width, persistent=True)
         builder.host_copy(
-            templates, f"forward/{layer}/load", OpKind.H2D,
+            templates, f"{phase}/{layer}/load", OpKind.H2D,
             [at_list(source, "load_from"), listed("load_from"), listed("load_to")], [at_list(held, "load_to")],
-            rows_in("load_to"), row_bytes, layer=layer, phase="forward", category="comm",
+            rows_in("load_to"), row_bytes, layer=layer, phase=phase, category="comm",
         )  # fmt: skip
         if self.exchanges:
             builder.peer_read(
-                templates, f"forward/{layer}/gather", READ,
+                templates, f"{phase}/{layer}/gather", READ,
                 [at_list(held, "sent"), listed("sent"), listed("received")], [at_list(held, "received")], row_bytes,
-                layer=layer, phase="forward",
+                layer=layer, phase=phase,
             )  # fmt: skip
         return held
 

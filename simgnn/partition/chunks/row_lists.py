@@ -31,6 +31,7 @@ def row_lists(chunks: Sequence[RankChunks], rank: int, reuses: bool) -> dict[str
             "received": [_read(batch, other, reuses)[1] for other in others],
             "own": [slots[own]],
             "near": [slots[np.setdiff1d(batch.own_needed, own, assume_unique=True)]],
+            "others": [other_rows(batch, first)[1]],
             "collected": [theirs[other].backward(rank)[0] for other in others],
             "evict_from": [slots[evicted]],
             "evict_to": [local[evicted]],

@@ -38,11 +38,9 @@ class HostOffload(ChunkPlacement):
         model = choices.model
         if not choices.trains:
             return
-        if self.kept(model.attends, model.built_in) == "recompute":
-            message = (
-                f"got '{self.intermediates}' with model.kind = '{model.kind}', expected 'hybrid' and one of gcn, sage, "
-                "gin: computing whole layers again is not built yet"
-            )
+        if self.intermediates == "hybrid" and (model.attends or not model.built_in):
+            why = "its sums depend on parameters, or are the user's own, so that whole layers are computed again"
+            message = f"got 'hybrid' with model.kind = '{model.kind}', expected 'auto' or 'recompute': {why}"
             yield Refusal("placement", "intermediates", message)
         if self.topology == "streamed":
             message = "got 'streamed', expected 'auto' or 'resident': copies of edges by chunk are not built yet"
