@@ -25,7 +25,7 @@ def with_transfer_rates(experiment: Experiment, profile: Profile | None) -> Expe
     if not experiment.partition.chunked:
         return experiment
     policy = cast(ChunkedPartitioner, experiment.partition)
-    if policy.rates is not None or not policy.settings().chooses:
+    if policy.rates is not None or not policy.settings(policy.stated_chunks or 1).chooses:
         return experiment
     if profile is None:
         raise ConfigError(

@@ -24,13 +24,22 @@ from simgnn.planner.from_statistics import from_statistics
 from simgnn.planner.from_statistics import with_default_cluster as with_default_cluster
 from simgnn.planner.make_plan import Planned, check_trains, plan
 from simgnn.planner.memory.cache_capacity import with_capacities
+from simgnn.planner.memory.chunk_number import (
+    Needs,
+    asks_for_number,
+    chosen_number,
+    device_room,
+    graph_trials,
+    in_chunks,
+    in_program_order,
+)
 from simgnn.progress import SILENT, Progress
 from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import load_sizes
 
 if TYPE_CHECKING:
-    from simgnn.partition.chunks.store import ChunkArtifact
     from simgnn.graph.graph import Graph
+    from simgnn.partition.chunks.store import ChunkArtifact
     from simgnn.partition.local.edge_cut import LocalGraph
     from simgnn.partition.store import PartitionArtifact
     from simgnn.planner.batch_sizes import PreparedBatches
@@ -77,15 +86,15 @@ class Prepared:
 def prepare(
     experiment: Experiment, *, base: Path | None = None, default_cluster: tuple[int, int] | None = None,
     need_graph: bool = False, cache: Path | None = None, counted: Path | None = None, profile: Profile | None = None,
-    progress: Progress = SILENT,
+    needs: Needs = in_program_order, progress: Progress = SILENT,
 ) -> Prepared:  # fmt: skip
     """Load the graph, make or load its partition and its mini-batches, and plan the program.
 
     ``default_cluster``: hosts and ranks per host if the experiment states none (the hardware profile's). ``base``:
     folder of relative paths. ``need_graph``: reject a statistics file, which cannot be trained on. ``counted``: file of
     counted batch sizes for a statistics file, whose batches are estimated without it. ``profile``: hardware that
-    partitioners which suit devices read (None: these are refused). ``progress`` is told
-    of each step. Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`."""
+    partitioners which suit devices read (None: these are refused). ``needs``: says what a program holds, where the
+    number of chunks follows from memory. ``progress`` is told of each step. Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.folder import check_cache
 
@@ -118,12 +127,17 @@ def prepare(
         artifact = obtain_partition(experiment, graph, cache, progress, profile)
         stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
         if experiment.communication.moves == "chunks":
-            timed = with_transfer_rates(experiment, profile)
+            timed, number = with_transfer_rates(experiment, profile), {}
+            if asks_for_number(timed):
+                room = device_room(timed, profile)
+                found = chosen_number(graph_trials(timed, graph, artifact, stats, needs, room, progress))
+                timed = in_chunks(timed, found)
+                number = {"partition.chunks": found}
             chunks = obtain_chunks(timed, graph, artifact, cache, progress)
             stats = replace(stats, tables={**stats.tables, **chunks.tables})
             planned = _planned(experiment, stats, profile, progress)
             filled = {f"partition.{option}": value for option, value in timed.partition.filled().items()}
-            planned = replace(planned, resolved={**planned.resolved, **filled})
+            planned = replace(planned, resolved={**planned.resolved, **number, **filled})
             return Prepared(experiment, stats, planned, graph, artifact, chunks=chunks)
         if sampling is None:
             return Prepared(experiment, stats, _planned(experiment, stats, profile, progress), graph, artifact)

@@ -72,6 +72,10 @@ class ChunkedPartitioner(Partitioner, ABC):
         """The stated number of chunks of each part; None: as many as memory asks for."""
 
     @abstractmethod
+    def in_chunks(self, chunks: int) -> Self:
+        """A copy that states this number of chunks."""
+
+    @abstractmethod
     def settings(self, chunks: int | None = None) -> ChunkSettings:
         """How parts are divided into chunks; ``chunks``: as many instead of the stated number."""
 
