@@ -21,12 +21,12 @@ from simgnn.errors import PolicyError as PolicyError
 from simgnn.graph.graph import Graph as Graph
 from simgnn.program.calendar import Epochs as Epochs
 from simgnn.program.dispatch import Observed, Ready
-from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Stream, Work
+from simgnn.program.ops import ITEM_BYTES, Dependency, Nature, Op, Space, Stream, Work
 from simgnn.program.sizes import IntArray, Size, Terms
 
 Moves = Literal["rows", "blocks", "batches", "chunks"]
-"""What travels: rows of the full graph that lists name, whole blocks of its rows, input rows of mini-batches, or rows of
-chunks of the full graph, between the memory of hosts and devices."""
+"""What travels: rows of the full graph that lists name, whole blocks of its rows, input rows of mini-batches, or rows
+of chunks of the full graph, between the memory of hosts and devices."""
 Cut = Literal["edge-cut", "vertex-cut"]
 Reorder = Literal["none", "rcm", "degree"]
 Effect = Literal["decisions", "learning", "nothing"]
@@ -653,6 +653,12 @@ class PlacementTraits(Serving):
     device_bytes: int = Field(
         default=0, ge=0, le=2**62, description="bytes that each rank may hold on its device; 0: all that the device has"
     )
+
+    @property
+    def host_space(self) -> Space:
+        """The space of buffers that a rank keeps in its host's memory. "host-mapped": in mappings of its own, which do
+        not count as its device's; on a CPU, ``device_bytes`` then limits what the rank allocates beside them."""
+        return "host"
 
     def device_capacities(self, halo_rows: IntArray) -> IntArray:
         """The number of halo rows that the device of each rank may cache, int64 [P], of the ``halo_rows`` that each

@@ -9,15 +9,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from executor.chunks.adjacency import ChunkAdjacency
+from executor.chunks.adjacency import ChunkEdges, GatheredAdjacency, SlotAdjacency
 from executor.chunks.network import ChunkNetwork
+from executor.layers.builtin import Layer
 from executor.layers.user import check_recomputed
 from executor.policies.accelerated import accelerated
+from executor.rank.assemble import check_host_room, in_mappings, mapped_buffers
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
 from executor.state.context import GroupHandle, RankContext, Vertices
 from executor.state.optimizer import FlatOptimizer, learned_values
 from executor.state.plan import RunPlan
 from executor.state.task import load_task
+from executor.store.shared import mapped_copy
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.batches.on_rank import Functions, carried_out
@@ -52,7 +55,10 @@ def _context(
     mine = chunks[rank]
     ordered = _in_order(shard, _places(local.vertices, mine.vertices))
     trained = int(world.sum([float(ordered.train_mask.sum())])[0])
+    control = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
+    check_host_room(program, rank, control)
     task = load_task(ordered, dtype, torch.device("cpu"), trained, plan.classes, plan.multilabel, sparse_input=False)
+    task = in_mappings(program, task)
     network = ChunkNetwork(plan.layers, plan.seed, dtype, world.device)
     check_recomputed(network.layers)
     optimizer = FlatOptimizer(network.layers, plan.train)
@@ -61,13 +67,12 @@ def _context(
     if VERTICES in program.buffers:
         constants[VERTICES] = torch.from_numpy(np.array(mine.vertices, dtype=np.int64)).to(world.device)
     constants |= learned_values(plan.layers, optimizer)
-    edges = _adjacencies(local, chunks, rank, dtype, world.device)
-    control = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
+    edges = _adjacencies(plan, network.layers[0], local, chunks, rank, world.device)
     return RankContext(
         program=program,
         rank=rank,
         device=world.device,
-        store=BufferStore(program, rank, world.device, constants),
+        store=BufferStore(program, rank, world.device, constants, mapped_buffers(program, rank, constants.keys())),
         seed=plan.seed,
         groups=groups,
         network=network,
@@ -120,32 +125,38 @@ def _lists(
         planned = int(program.sizes.per_rank(program.buffers[listed(name)].rows, 0, 0)[rank])
         if len(rows) != planned:
             raise BackendError(
-                f"rank {rank}: the list '{name}' of its chunks has {len(rows)} rows, the program {planned}: they belong "
-                "to different chunks; prepare the run again"
+                f"rank {rank}: the list '{name}' of its chunks has {len(rows)} rows, the program {planned}: they "
+                "belong to different chunks; prepare the run again"
             )
-        found[listed(name)] = torch.from_numpy(rows[:, None]).to(device if LISTS[name] == "device" else "cpu")
+        listing = torch.from_numpy(rows[:, None])
+        found[listed(name)] = listing.to(device) if LISTS[name] == "device" else mapped_copy(listing)
     return found
 
 
 def _adjacencies(
-    local: LocalGraph, chunks: Sequence[RankChunks], rank: int, dtype: torch.dtype, device: torch.device
-) -> list[ChunkAdjacency]:
-    """Return the edges of each chunk of a rank."""
+    plan: RunPlan, layer: torch.nn.Module, local: LocalGraph, chunks: Sequence[RankChunks], rank: int,
+    device: torch.device,
+) -> list[SlotAdjacency | GatheredAdjacency]:  # fmt: skip
+    """Return the edges of each chunk of a rank, as the layers read them, which are all of the kind of ``layer``."""
     vertex_of = np.concatenate([one.vertices for one in chunks])
-    first = sum(len(one.vertices) for one in chunks[:rank])
+    first, dtype = sum(len(one.vertices) for one in chunks[:rank]), TORCH_TYPES[str(plan.train["dtype"])]
     held = np.concatenate((local.vertices, local.halo))
-    found = []
+    found: list[SlotAdjacency | GatheredAdjacency] = []
     for batch in chunks[rank].batches():
         gids, others = other_rows(batch, first)
         needed = np.concatenate((first + np.arange(batch.rows.start, batch.rows.stop), gids))
         at = _places(held, vertex_of[needed])
         weighted = None if local.weighted_degree is None else local.weighted_degree[at]
         own = batch.slots[batch.own][own_places(batch, first)]
-        found.append(ChunkAdjacency(batch.csr, own, others, local.degree[at], weighted, dtype, device))
+        edges = ChunkEdges(batch.csr, own, others, local.degree[at], weighted)
+        if isinstance(layer, Layer) and not layer.spec.attends:
+            found.append(SlotAdjacency(edges, layer.scaling, dtype, device))
+        else:
+            found.append(GatheredAdjacency(edges, isinstance(layer, Layer), dtype, device))
     return found
 
 
-def _edges_taken(program: Program, edges: Sequence[ChunkAdjacency], rank: int) -> Functions:
+def _edges_taken(program: Program, edges: Sequence[SlotAdjacency | GatheredAdjacency], rank: int) -> Functions:
     batches = program.sizes.columns[BATCH.name][rank].tolist()
 
     def take(context: PolicyContext, topology: Array) -> tuple[Array]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from executor.recording.disk import remedy, storage_fault, writing
-from executor.recording.failure import clear_failures, read_failures
+from executor.recording.failure import BadRowsError, ShortOfMemoryError, clear_failures, read_failures
 from executor.state.plan import RunPlan
 from executor.world.environment import LAUNCHER, NO_STORAGE, RENDEZVOUS, threads_per_rank
 from simgnn.record.rundir import RunDirectory
@@ -50,14 +50,15 @@ def launch(root: Path, arguments: Sequence[str], seats: Sequence[Seat] | None = 
     if seats is None and "--resume" in arguments:
         RunDirectory(root).check_outside_testbeds()
     status, reason = run_plan(plan, [sys.executable, "-P", "-m", "executor", "run", str(root), *arguments], seats)
-    if status == 1 or (status == 2 and _has_bad_rows(plan)):
+    if status == 1 or _noted_status(plan):
         _report_failure(plan, reason)
     return status
 
 
 def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None = None) -> tuple[int, str]:
     """Run ``command`` once for each rank of a plan; return the exit status and, if ranks failed, the reason, which is
-    printed. The status is 2 for wrong input, with which nothing ran, and for rows that a policy cannot work on."""
+    printed. The status is 2 for wrong input, with which nothing ran, and for rows that a policy cannot work on; 3 where
+    memory does not suffice."""
     with writing(plan.trace):
         plan.trace.mkdir(exist_ok=True)
         clear_failures(plan.trace)
@@ -78,8 +79,8 @@ def run_plan(plan: RunPlan, command: Sequence[str], seats: Sequence[Seat] | None
             reason = _reason(plan, running, first)
             print(f"executor: error: {reason}", file=sys.stderr, flush=True)
             statuses = [process.poll() for process in running]
-            wrong = 2 in statuses or _has_bad_rows(plan)
-        return (2 if wrong and not _gone(plan) else 1), reason
+            told = _noted_status(plan) or next((status for status in (2, 3) if status in statuses), 0)
+        return (told if told and not _gone(plan) else 1), reason
     except KeyboardInterrupt:
         return INTERRUPTED, ""
     finally:
@@ -217,9 +218,12 @@ def _reason(plan: RunPlan, running: Sequence[subprocess.Popen[bytes]], first: Se
     return notes[0].message
 
 
-def _has_bad_rows(plan: RunPlan) -> bool:
-    """Return whether a rank reports rows that a policy cannot work on, met while the run trained."""
-    return any(note.kind == "bad-rows" for note in read_failures(plan.trace))
+def _noted_status(plan: RunPlan) -> int:
+    """Return the exit status of a run in which a rank met rows that a policy cannot work on, or ran out of its memory;
+    0: none reports such a cause."""
+    kinds = [note.kind for note in read_failures(plan.trace)]
+    causes = ("bad-rows", BadRowsError), ("short-memory", ShortOfMemoryError)
+    return next((error.exit_status for kind, error in causes if kind in kinds), 0)
 
 
 def _gone(plan: RunPlan) -> bool:

@@ -87,7 +87,8 @@ class Layer(nn.Module):
         """Return the gradients of own rows [n, F] and of halo rows [h, F], from that of the sums [n, F]: of sums that
         depend on nothing but edges, so that no row of the forward pass is needed."""
         own, halo = csr.aggregation(self.scaling).backward(gradient, True, True)
-        assert own is not None and halo is not None
+        assert own is not None
+        assert halo is not None
         return own, halo
 
     def update(

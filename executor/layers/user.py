@@ -119,9 +119,9 @@ def check_recomputed(layers: Iterable[nn.Module]) -> None:
         for name, module in layer.named_modules():
             if isinstance(module, UNLIKE_ON_COPIES) and isinstance(layer, UserLayer):
                 raise ConfigError(
-                    f"model.kind: got '{layer.spec.kind}', whose {name} ({type(module).__name__}) gives other rows when "
-                    "a chunk is computed again, or for other chunks; expected, where layers are computed chunk by chunk, "
-                    "a layer that gives equal rows for equal rows: leave it out and set model.dropout"
+                    f"model.kind: got '{layer.spec.kind}', whose {name} ({type(module).__name__}) gives other rows "
+                    "when a chunk is computed again, or for other chunks; expected, where layers are computed chunk by "
+                    "chunk, a layer that gives equal rows for equal rows: leave it out and set model.dropout"
                 )
 
 

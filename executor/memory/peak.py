@@ -22,7 +22,7 @@ import gc
 import resource
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,8 @@ from executor.memory.allocator import (
     make_room,
     release_free_memory,
 )
+from executor.recording.failure import ShortOfMemoryError
+from executor.store.shared import OWN_SEGMENTS
 from executor.store.shared import SEGMENTS as SHARED
 
 if TYPE_CHECKING:
@@ -207,11 +209,18 @@ class PeakMemory:
         return self.allocated or self.resident_bytes()
 
     def shared_bytes(self) -> int:
-        """Return the bytes of memory that this rank shares with others of its host, on the first of them; 0 on the
-        others."""
+        """Return the bytes of this rank's own mappings; on the first rank of its host, also of memory that its ranks
+        share."""
         if not self.first:
-            return 0
+            return _mapped(OWN_SEGMENTS)
         return max(_mapped(SHARED), (_status("RssShmem") or 0) - self.idle_shared)
+
+    def over(self, budget: int) -> int:
+        """Return the bytes that the device of this rank has held so far, if they are certainly more than ``budget``
+        (0: there is none); else 0."""
+        on_gpu = self.device.type == "cuda"
+        held = self.device_bytes() if on_gpu else self.allocated or 0
+        return held if budget and held > budget + (0 if on_gpu else DRIFT) else 0
 
     def peak_method(self) -> str:
         if self.allocated:
@@ -239,14 +248,27 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class NotedMemory:
-    """Wraps the ``record`` of a run while memory is measured: notes memory when an op has ended, then records it."""
+    """Wraps the ``record`` of a run while memory is measured: notes memory when an op has ended, then records it.
+    ``check``: called with the turn and the op after each note."""
 
     record: "Record"
     memory: PeakMemory
+    check: Callable[["Now", int], None]
 
     def add(self, now: "Now", op_id: int, issued: Any, ended: Any, sent: "Sent", started: Any = None) -> None:
         self.memory.note()
         self.record.add(now, op_id, issued, ended, sent, started)
+        self.check(now, op_id)
+
+
+def check_budget(memory: PeakMemory, budget: int, where: str) -> None:
+    """Raise :class:`ShortOfMemoryError` if the device of this rank has held more than its ``budget`` (0: there is none)
+    by ``where``, such as "rank 1, epoch 1, op 'forward/loss'"."""
+    if held := memory.over(budget):
+        raise ShortOfMemoryError(
+            f"placement.device_bytes: {where}: the device has held {held:,} B, budget {budget:,} B, though the "
+            "prediction fitted into it; allow more, or use more ranks (--ranks) or narrower layers (model.hidden)"
+        )
 
 
 def _clear() -> bool:

@@ -19,7 +19,6 @@ from simgnn.emit.batches.names import FEATURES, OWN_BLOCK
 from simgnn.emit.batches.on_rank import Functions, TakeOwnRows, carried_out
 from simgnn.partition.local.shards import ShardArtifact
 from simgnn.policy import PolicyContext
-from simgnn.program.calendar import EVALUATE
 from simgnn.sampling.batches.plan import SamplingPlan
 
 LABELS = "labels"
@@ -88,7 +87,7 @@ def load_seed_task(plan: RunPlan, sampling: SamplingPlan, store: FeatureStore, d
         classes=plan.classes,
         multilabel=plan.multilabel,
     )
-    if EVALUATE not in plan.program.templates:
+    if not plan.program.sweep:
         return task
     shard = plan.shard(rank)
     assert shard.labels is not None
@@ -123,7 +122,7 @@ def load_evaluation(plan: RunPlan, places: Places, device: torch.device) -> Eval
     """Load the part of the graph that evaluations need, if the program has any. Raises
     :class:`~simgnn.errors.BackendError` if the partition is not the program's."""
     program, rank = plan.program, places.rank
-    if EVALUATE not in program.templates:
+    if not program.sweep:
         return Evaluation(packed_routes(program, rank))
     local = plan.local(rank)
     rows = torch.from_numpy(np.searchsorted(places.maps.core(places.host), local.vertices))

@@ -1,6 +1,7 @@
 """Assemble a rank's data from the run's plan: its part of the graph, model, optimizer, buffers and routes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -20,7 +21,7 @@ from executor.state.routes import local_routes
 from executor.state.task import Task, load_task
 from executor.state.warmup import warm_up
 from executor.store.host_turns import HostTurns
-from executor.store.shared import shared_rows
+from executor.store.shared import agree, check_room, mapped_copy, own_rows, shared_rows
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.batches.on_rank import Functions, carried_out
@@ -58,23 +59,28 @@ def _full_graph_context(
 ) -> RankContext:
     program, dtype = plan.program, TORCH_TYPES[str(plan.train["dtype"])]
     trained = int(world.sum([float(shard.train_mask.sum())])[0])
-    task: Task = load_task(
-        shard, dtype, world.device, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input
-    )
-    network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, task.feature_mean)
+    offloads = program.buffers["features"].space != "device"
+    place = torch.device("cpu") if offloads else world.device
+    task: Task = load_task(shard, dtype, place, trained, plan.classes, plan.multilabel, plan.layers[0].sparse_input)
+    mean = None if task.feature_mean is None else task.feature_mean.to(world.device)
+    network = LayerNetwork(plan.layers, local, plan.seed, dtype, world.device, mean)
     optimizer = FlatOptimizer(network.layers, plan.train)
     weights = {}
     if isinstance(local, LocalGraph):
         weights[HaloWeights] = EdgeWeights(local, plan.ranks, lambda: network.adjacency, network.scaling_of)
-    constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
     control = GroupHandle(world.control, tuple(range(plan.ranks)), torch.device("cpu"))
+    check_host_room(program, world.rank, control)
+    task = in_mappings(program, task)
+    constants: dict[str, Value] = {"features": task.features, "labels": task.labels}
     routes = local_routes(program, local, world.device)
     shared = shared_buffers(program, world.rank, control)
     turns = turns_of_host(program, world.rank, control)
     if VERTICES in program.buffers:
         constants[VERTICES] = torch.from_numpy(np.array(local.vertices, dtype=np.int64)).to(world.device)
     constants |= {**learned_values(plan.layers, optimizer), **shared}
-    store = BufferStore(program, world.rank, world.device, constants)
+    store = BufferStore(
+        program, world.rank, world.device, constants, mapped_buffers(program, world.rank, constants.keys())
+    )
     return RankContext(
         program=program,
         rank=world.rank,
@@ -122,6 +128,47 @@ def shared_buffers(program: Program, rank: int, group: GroupHandle) -> dict[str,
         if buffer.space == "host-shared":
             shape = (int(program.sizes.most(buffer.rows)[rank]), buffer.width)
             found[name] = shared_rows(shape, TORCH_TYPES[buffer.dtype], creator, lambda rows: None, group)
+    return found
+
+
+def check_host_room(program: Program, rank: int, group: GroupHandle) -> None:
+    """Raise :class:`ShortOfMemoryError` if the shared memory of this rank's host is smaller than the buffers that lie
+    there. Every rank of ``group`` calls it, before any makes its own."""
+    here = [other for other, host in enumerate(program.hosts) if host == program.hosts[rank]]
+    fault = None
+    try:
+        check_room(mapped_bytes(program, here), program.hosts[rank], len(here))
+    except BackendError as error:  # agreed on below, then raised
+        fault = error
+    agree("", fault, group)
+
+
+def mapped_bytes(program: Program, ranks: Sequence[int]) -> int:
+    """Return the bytes of buffers in the shared memory of a host with some ranks: their own, and once what they
+    share."""
+    total = 0
+    for buffer in program.buffers.values():
+        rows = program.sizes.most(buffer.rows)[list(ranks)] * (buffer.row_bytes * buffer.depth)
+        total += {"host-mapped": int(rows.sum()), "host-shared": int(rows[0])}.get(buffer.space, 0)
+    return total
+
+
+def in_mappings(program: Program, task: Task) -> Task:
+    """Return the task with features and labels in mappings, if the program has them there."""
+    features, labels = (
+        mapped_copy(value) if program.buffers[name].space == "host-mapped" else value
+        for name, value in (("features", task.features), ("labels", task.labels))
+    )
+    return replace(task, features=features, labels=labels)
+
+
+def mapped_buffers(program: Program, rank: int, constants: Set[str]) -> dict[str, list[torch.Tensor]]:
+    """Return the memory of all copies of the program's buffers in mappings of this rank, but of ``constants``."""
+    found = {}
+    for name, buffer in sorted(program.buffers.items()):
+        if buffer.space == "host-mapped" and name not in constants:
+            shape = (int(program.sizes.most(buffer.rows)[rank]), buffer.width)
+            found[name] = [own_rows(shape, TORCH_TYPES[buffer.dtype]) for _ in range(buffer.depth)]
     return found
 
 

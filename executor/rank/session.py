@@ -14,7 +14,7 @@ import torch
 
 from executor.energy.meter import EnergyMeter, energy_file, gauges_of, write_series
 from executor.memory.allocator import tune_allocator
-from executor.memory.peak import NotedMemory, PeakMemory
+from executor.memory.peak import NotedMemory, PeakMemory, check_budget
 from executor.rank.assemble import rank_context, warm_up_for
 from executor.rank.interpreter import SPAN, Interpreter
 from executor.rank.lanes import Workers
@@ -244,9 +244,14 @@ class Session:
     def _measure(self) -> None:
         """Measure memory after each op, as long as the memory recorder measures."""
         if self.memory.measures:
-            self.interpreter.note_in(NotedMemory(self.recorder, self.memory))
+            self.interpreter.note_in(NotedMemory(self.recorder, self.memory, self._within_budget))
+
+    def _within_budget(self, now: Now, op_id: int) -> None:
+        where = f"rank {self.world.rank}, epoch {now.epoch + 1}, op '{self.plan.program.ops[op_id][1].name}'"
+        check_budget(self.memory, self.plan.device_bytes, where)
 
     def _measured(self) -> None:
+        check_budget(self.memory, self.plan.device_bytes, f"rank {self.world.rank}, first epoch or evaluation")
         self.interpreter.note_in(self.recorder)
         self.memory.reset()
         self.world.barrier()  # else the first rank's next epoch would wait for memory pages of the last rank

@@ -24,7 +24,7 @@ OUT_OF_MEMORY = ("MemoryError", "OutOfMemoryError", "_ArrayMemoryError")
 """Names of the out-of-memory errors of Python, torch and NumPy, recognised without loading torch."""
 STORE_ERROR = "DistStoreError"
 """Name of torch's error where ranks cannot use the file through which they meet, recognised without loading torch."""
-Kind = Literal["cause", "bad-rows", "lost-peer"]
+Kind = Literal["cause", "bad-rows", "short-memory", "lost-peer"]
 
 
 class Note(NamedTuple):
@@ -43,6 +43,13 @@ class BadRowsError(BackendError):
     """Raised where rows of a run have values that a policy cannot work on: the run ends as with other bad input."""
 
     exit_status = 2
+
+
+class ShortOfMemoryError(BackendError):
+    """Raised where a rank holds more than its budget, or a host lacks room for the rows of its ranks: the run ends as
+    an experiment does that is predicted not to fit."""
+
+    exit_status = 3
 
 
 class NonFiniteError(BackendError):
@@ -107,8 +114,10 @@ def _policy_folders(base: type[Any]) -> set[Path]:
 
 def write_failure(folder: Path, rank: int, error: BaseException) -> None:
     """Write a :class:`Note` of an error for the launcher, unless the disk is full: then the exit status says that."""
-    bad_rows = isinstance(error, BadRowsError)
-    kind: Kind = "lost-peer" if isinstance(error, LostPeerError) else "bad-rows" if bad_rows else "cause"
+    kinds: dict[type[BaseException], Kind] = {
+        LostPeerError: "lost-peer", BadRowsError: "bad-rows", ShortOfMemoryError: "short-memory"
+    }  # fmt: skip
+    kind: Kind = next((kind for cause, kind in kinds.items() if isinstance(error, cause)), "cause")
     with suppress(OSError):
         folder.mkdir(exist_ok=True)
         write_atomically(folder / f"rank-{rank}.failure.json", json.dumps(Note(rank, kind, str(error))._asdict()))

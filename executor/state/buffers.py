@@ -1,6 +1,6 @@
 """The tensors of a program's buffers, in a flat list of slots, so that no op looks up a name while it runs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -38,11 +38,12 @@ TORCH_TYPES: Mapping[str, torch.dtype] = {
 class BufferStore:
     """The tensors of one rank's buffers: one slot for a plain buffer, ``depth`` slots for a ring of copies.
     ``constants``: buffers whose tensor no op replaces, or only by that of another one (features, flat gradients); never
-    freed or checkpointed."""
+    freed or checkpointed. ``mapped``: memory of all copies of other buffers, as zeros, into which rows are copied."""
 
     def __init__(
-        self, program: Program, rank: int, device: torch.device, constants: Mapping[str, Value] | None = None
-    ) -> None:
+        self, program: Program, rank: int, device: torch.device, constants: Mapping[str, Value] | None = None,
+        mapped: Mapping[str, Sequence[torch.Tensor]] | None = None,
+    ) -> None:  # fmt: skip
         self.program = program
         self.rank = rank
         self.device = device
@@ -55,11 +56,13 @@ class BufferStore:
         for name, value in (constants or {}).items():
             if name in self._base:
                 self.values[self._base[name]] = value
+        names = (mapped or {}).keys() - self.constants
+        self._mapped = {self._base[name] + copy: one for name in names for copy, one in enumerate((mapped or {})[name])}
         self._rooms: dict[str, torch.Tensor] = {}
         self._reserved: dict[str, torch.Tensor] = {}
-        self._carried = carried(program) | self.constants
+        self._carried = carried(program) | self.constants | names
         accesses = (access for _, op in program.ops for access in op.reads + op.writes)
-        self._in_parts = frozenset(access.buffer for access in accesses if access.part is not None)
+        self._in_place = names | {access.buffer for access in accesses if access.part is not None}
 
     def slot(self, name: str) -> int:
         return self._base[name]
@@ -92,19 +95,34 @@ class BufferStore:
             return self._part_setter(access, access.part)
         buffer, values, base = self.program.buffers[access.buffer], self.values, self._base[access.buffer]
         index = self._ring(buffer, access)
-        if self._in_parts:
+        if base in self._mapped:
+            return lambda now, value: self._copy_in(base + index(now), access.buffer, value)
+        if self._in_place:
             return lambda now, value: values.__setitem__(at := base + index(now), self._apart(value, at))
         if buffer.depth == 1:
             return lambda now, value: values.__setitem__(base, value)
         return lambda now, value: values.__setitem__(base + index(now), value)
 
+    def _copy_in(self, slot: int, name: str, value: Value | None) -> None:
+        """Copy the rows of a buffer into its mapping; a value that is dropped stays there."""
+        if value is None:
+            return
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+            raise BackendError(
+                f"buffer '{name}' lies in a mapping, which holds dense rows alone; prepare the run again"
+            )
+        rows = self._mapped[slot][: len(value)]
+        self.values[slot] = rows
+        if rows.data_ptr() != value.data_ptr():
+            rows.copy_(value.reshape(rows.shape))
+
     def _apart(self, value: Value | None, slot: int) -> Value | None:
-        """Return the value of a slot, copied if it is a view of another buffer of which ops write parts: these change
-        its rows in place, whereas a buffer that is written as a whole gets another tensor."""
+        """Return the value of a slot, copied if it is a view of another buffer of which ops write parts, or one in a
+        mapping: these change its rows in place, whereas other buffers get another tensor when they are written."""
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
             return value
         place = value.untyped_storage().data_ptr()
-        for name in self._in_parts:
+        for name in self._in_place:
             begin = self._base[name]
             for at in range(begin, begin + self.program.buffers[name].depth):
                 held = self.values[at]
@@ -140,9 +158,12 @@ class BufferStore:
         def memory(now: Now) -> torch.Tensor:
             at = base + index(now)
             if values[at] is None:
-                values[at] = self._zeros(buffer, self.rows(buffer.rows, now))
+                there = self._mapped.get(at)
+                values[at] = self._zeros(buffer, self.rows(buffer.rows, now)) if there is None else there
             return values[at]  # type: ignore[return-value]
 
+        if width := 0 if access.part is None else access.part.width:
+            return lambda now: narrowed(memory(now), width)
         return memory
 
     def _part_setter(self, access: Access, part: Part) -> Setter:
@@ -258,11 +279,18 @@ class BufferStore:
                 )
             name, at = slots[key]
             there = self.values[at]
-            if isinstance(there, torch.Tensor) and isinstance(value, torch.Tensor):
+            if at in self._mapped:
+                self._copy_in(at, name, value)
+            elif isinstance(there, torch.Tensor) and isinstance(value, torch.Tensor):
                 # a lasting buffer has room for the most rows of all epochs, of which the run may have more by now
                 (there[: len(value)] if self.program.buffers[name].lasting else there).copy_(value)
             else:
                 self.values[at] = moved(value, self.place(name))
+
+
+def narrowed(whole: torch.Tensor, width: int) -> torch.Tensor:
+    """Return the begin of a buffer's memory as as many rows of another width."""
+    return whole.view(-1)[: len(whole) * width].view(len(whole), width)
 
 
 def picked(whole: torch.Tensor, rows: slice | torch.Tensor) -> torch.Tensor:

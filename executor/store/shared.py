@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from executor.recording.failure import ShortOfMemoryError
 from executor.state.context import GroupHandle
 from simgnn.errors import BackendError
 from simgnn.units import format_quantity
@@ -29,6 +30,8 @@ from simgnn.units import format_quantity
 FOLDER = Path("/dev/shm")
 SEGMENTS = f"{FOLDER}/simgnn-"
 """How the paths of shared memory begin, also in the list of a process's mappings."""
+OWN_SEGMENTS = f"{SEGMENTS}rank-"
+"""How the paths of mappings begin that are one rank's own."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.ENOMEM, errno.EDQUOT})
 TRACKED = "shared_memory"
 ALIGNED_TO = 64
@@ -36,11 +39,11 @@ Opened = TypeVar("Opened")
 
 
 @contextmanager
-def named_segment(nbytes: int) -> Iterator[str]:
+def named_segment(nbytes: int, begin: str = SEGMENTS) -> Iterator[str]:
     """Create shared memory of ``nbytes`` zeros (at least one) and yield its name, which is removed when the block ends.
     All pages are allocated at once; otherwise a host short of memory would end a rank by SIGBUS later. Raises
     :class:`BackendError` if /dev/shm is missing or too small."""
-    name = Path(f"{SEGMENTS}{os.getpid()}-{secrets.token_hex(8)}").name
+    name = Path(f"{begin}{os.getpid()}-{secrets.token_hex(8)}").name
     resource_tracker.register(f"/{name}", TRACKED)
     try:
         _allocate(FOLDER / name, max(1, nbytes))
@@ -69,6 +72,39 @@ def attach(name: str, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tenso
     finally:
         os.close(descriptor)
     return torch.from_numpy(raw)[:nbytes].view(dtype).view(shape)
+
+
+def own_rows(shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+    """Return rows [n, F] of zeros in a mapping of this process alone, which counts apart from the memory that it
+    allocates. Raises :class:`BackendError` as :func:`named_segment` does."""
+    with named_segment(shape[0] * shape[1] * dtype.itemsize, OWN_SEGMENTS) as name:
+        return attach(name, shape, dtype)
+
+
+def mapped_copy(value: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor, dense or sparse CSR, that lies in mappings of this process alone."""
+    if value.layout is torch.sparse_csr:
+        starts, columns, values = map(mapped_copy, (value.crow_indices(), value.col_indices(), value.values()))
+        return torch.sparse_csr_tensor(starts, columns, values, size=value.shape, check_invariants=False)
+    rows = own_rows((max(1, value.numel()), 1), value.dtype)[: value.numel()].view(value.shape)
+    return rows.copy_(value)
+
+
+def check_room(nbytes: int, host: int, ranks: int) -> None:
+    """Raise :class:`ShortOfMemoryError` unless ``nbytes`` more fit into this host's shared memory, for the rows of
+    ``ranks`` ranks of ``host``."""
+    if not nbytes:
+        return
+    try:
+        disk = os.statvfs(FOLDER)
+    except OSError as error:
+        raise BackendError(f"{FOLDER}: no shared memory here ({error.strerror}), where rows of hosts lie") from error
+    free = disk.f_bavail * disk.f_frsize
+    if nbytes > free:
+        raise ShortOfMemoryError(
+            f"{FOLDER}: host {host} has {free:,} B free, the rows of its {ranks} ranks need {nbytes:,} B; enlarge it "
+            "(mount -o remount,size=SIZE /dev/shm; docker run --shm-size SIZE), or use more hosts"
+        )
 
 
 def shared_rows(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import simgnn
-from simgnn.errors import BackendError, ConfigError
+from simgnn.errors import BackendError, ConfigError, ShortMemoryError
 from simgnn.process_end import with_lifeline
 
 PACKAGE = "executor"
@@ -51,7 +51,8 @@ def start_executor(
     """Run ``python -m executor COMMAND DIR`` to its end, with ``testbed`` inside that one; ``tell`` is called with each
     line of output.
 
-    Raises :class:`ConfigError` for wrong input, :class:`BackendError` if training fails otherwise. An interruption ends
+    Raises :class:`ConfigError` for wrong input, :class:`ShortMemoryError` if a rank held more than its budget or a host
+    lacks memory, :class:`BackendError` if training fails otherwise. An interruption ends
     all ranks before this returns; they also end when this process is killed.
     """
     check_executor()
@@ -74,8 +75,9 @@ def start_executor(
         end_session(process)
         raise
     if reason:
-        # the executor ends with 2 for bad input, as simgnn does
-        raise (ConfigError if status == ConfigError.exit_status else BackendError)(f"{command}: {reason}")
+        # the executor ends with 2 for bad input and with 3 for want of memory, as simgnn does
+        known = {kind.exit_status: kind for kind in (ConfigError, ShortMemoryError)}
+        raise known.get(status, BackendError)(f"{command}: {reason}")
     if status != 0:
         end = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         raise BackendError(f"{command}: the executor {end}; last lines of output:\n" + "\n".join(last))

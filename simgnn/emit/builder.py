@@ -30,7 +30,6 @@ from simgnn.program.ops import (
 from simgnn.program.program import Program, Publication, Template
 from simgnn.program.sizes import Column, Decision, IntArray, Route, Scratch, Size, SizeTable, Term, reverse_of
 
-
 Named = str | Access
 """A buffer that an op touches: by its name, all of its copy of this turn; or an access to some of its rows."""
 
@@ -164,9 +163,7 @@ class ProgramBuilder:
         row_bytes: int, **fields: Any,
     ) -> None:  # fmt: skip
         """Emit a read of the rows that a route names from the devices of their owners."""
-        self._transfer(
-            templates, name, OpKind.PEER_READ, reads, writes, Transfer(row_bytes), route=route, **fields
-        )
+        self._transfer(templates, name, OpKind.PEER_READ, reads, writes, Transfer(row_bytes), route=route, **fields)
 
     def allreduce(
         self, templates: Sequence[str], name: str, buffers: Sequence[str], nbytes: int, control: bool,

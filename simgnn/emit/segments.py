@@ -100,7 +100,7 @@ class Segments:
     # -- ops -------------------------------------------------------------------------------------------------------
 
     def forward(
-        self, layer: LayerSpec, segment: Segment, kind: OpKind, reads: Sequence[str], writes: Sequence[str],
+        self, layer: LayerSpec, segment: Segment, kind: OpKind, reads: Sequence[Named], writes: Sequence[str],
         work: tuple[Work, ...], scratch: Scratch = NO_SCRATCH,
         options: Mapping[str, str | int | float] | None = None,
     ) -> None:  # fmt: skip

@@ -3,20 +3,24 @@
 Source: HongTu (SIGMOD), sections 6 and 7 of our description: a forward pass that keeps sums on the host, and a backward
 pass that computes updates again from them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from simgnn.emit.batches.names import VERTICES
-from simgnn.emit.builder import ProgramBuilder
+from simgnn.emit.builder import Named, ProgramBuilder
 from simgnn.emit.chunks.names import (
     EDGES,
     EDGES_HELD,
+    HELD,
+    MERGED,
     NEEDED,
     OTHERS,
     RANK_ROWS,
     ROWS,
     TOPOLOGY,
     TRAIN_ROWS,
+    all_merged,
     at_list,
     listed,
     of_chunk,
@@ -24,11 +28,12 @@ from simgnn.emit.chunks.names import (
 )
 from simgnn.emit.chunks.policies import ChunkCommunication, ChunkPlacement, TakeEdges
 from simgnn.emit.chunks.sizes import ChunkSizes
-from simgnn.emit.chunks.transfers import ChunkTransfers
+from simgnn.emit.chunks.transfers import ChunkTransfers, Phase
 from simgnn.emit.names import Names
 from simgnn.emit.segments import BACKWARD, FORWARD, Segments
 from simgnn.experiment.schema import Experiment
 from simgnn.model import costs
+from simgnn.model.costs import Piece
 from simgnn.model.spec import BUILT_IN_LAYERS, LayerSpec, ModelSpec
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.layer_choices import InputRows, plan_layers
@@ -44,11 +49,10 @@ from simgnn.planner.update import (
 from simgnn.program.calendar import Calendar, Stretch
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.program import Program
-from simgnn.program.sizes import Column, Scratch
+from simgnn.program.sizes import Column, Scratch, Size
 
 BY_EDGES = {"edges": 1}
 """Options of ops that read the edges of their chunk first."""
-Phase = Literal["forward", "backward"]
 UPDATE, SUM = "update", "evaluate/sum"
 """Templates of the last step of an epoch, and of that of an evaluation."""
 
@@ -61,7 +65,14 @@ def plan_chunks(experiment: Experiment, stats: PartitionStats) -> tuple[Program,
     stats = replace(stats, facts=facts)
     inputs = InputRows(rows="input", resent=True, sums_first=True)
     model, _ = plan_layers(experiment, facts, stats.ranks, inputs)
-    sizes = ChunkSizes(stats, len(model.layers), communication.reuses, communication.peers, any(map(gathers, model.layers)))
+    sizes = ChunkSizes(
+        stats,
+        len(model.layers),
+        communication.reuses,
+        communication.peers,
+        any(map(gathers, model.layers)),
+        placement.host_space,
+    )
     kept = placement.kept(experiment.model.attends, experiment.model.built_in)
     builder = ProgramBuilder(
         experiment.name, [int(host) for host in stats.hosts], experiment.train.dtype, experiment.schedule
@@ -89,8 +100,8 @@ def _evaluate(layer: int, opens: bool) -> str:
 
 
 def gathers(layer: LayerSpec) -> bool:
-    """Whether a chunk's layer reads the rows that it needs one after the other, not where they lie in the merged buffer:
-    each of them is transformed, or the layer is the user's own."""
+    """Whether a chunk's layer reads the rows that it needs one after the other, not where they lie in the merged
+    buffer: each of them is transformed, or the layer is the user's own."""
     return layer.attends or layer.kind not in BUILT_IN_LAYERS
 
 
@@ -107,7 +118,8 @@ class ChunkedPlan:
         self.recomputes = recomputes
         self.builder, self.model, self.stats, self.sizes = builder, model, stats, sizes
         self.top = len(model.layers)
-        self.transfers = ChunkTransfers(builder, sizes.moves_between_ranks)
+        widest = max(layer.width_in for layer in model.layers)
+        self.transfers = ChunkTransfers(builder, sizes.moves_between_ranks, sizes.host, widest, recomputes)
 
     def program(self, optimizer: str) -> Program:
         """Return the program of training and evaluation, whose ops follow one another."""
@@ -131,9 +143,7 @@ class ChunkedPlan:
         builder, layers = self.builder, self.model.layers
         emit_update(builder, layers, (UPDATE,), self.stats.ranks, optimizer)
         if self.stats.ranks > 1:
-            builder.allreduce(
-                (SUM,), SUM, ["evaluation"], EVALUATION * METRIC_BYTES, control=True, phase="evaluate"
-            )
+            builder.allreduce((SUM,), SUM, ["evaluation"], EVALUATION * METRIC_BYTES, control=True, phase="evaluate")
 
     def _calendar(self) -> Calendar:
         forward = [one for layer in self.model.layers for one in self._stretches(_forward, layer.index, self.top)]
@@ -155,10 +165,11 @@ class ChunkedPlan:
     def _state(self, optimizer: str) -> None:
         builder, model = self.builder, self.model
         self.sizes.add_to(builder)
+        self.transfers.add_to()
         if any(layer.dropped for layer in model.layers):
             builder.buffer(VERTICES, RANK_ROWS, 1, "int64", persistent=True)
-        builder.buffer("features", RANK_ROWS, model.layers[0].width_in, space="host", persistent=True)
-        add_labels(builder, "labels", RANK_ROWS, self.stats.facts)
+        builder.buffer("features", RANK_ROWS, model.layers[0].width_in, space=self.sizes.host, persistent=True)
+        add_labels(builder, "labels", RANK_ROWS, self.stats.facts, self.sizes.host)
         keep_splits(builder, RANK_ROWS)
         learned_state(builder, model.layers, optimizer)
         builder.buffer("evaluation", 1, EVALUATION, "float64", persistent=True)
@@ -166,13 +177,14 @@ class ChunkedPlan:
 
     def _topology(self) -> Column:
         """Bytes of the edges of all chunks of a rank, in both directions: 4 an edge and its weight, 8 a row pointer;
-        and of the scaling of each row that a chunk needs."""
-        builder, chunks = self.builder, self.sizes.chunks
-        of_edge = 4 + (builder.item_bytes if self.model.layers[0].weighted else 0)
-        rows, needed = (builder.columns[column.name][:, :chunks].sum(axis=1) for column in (ROWS, NEEDED))
-        edges = builder.columns[EDGES.name][:, :chunks].sum(axis=1)
-        nbytes = 2 * of_edge * edges + 8 * (rows + needed + 2 * chunks)
-        return builder.column("topology_bytes", nbytes)
+        and of the factors of rows. A GCN has some for the merged buffer, for rows that a chunk needs, and five times
+        its own; a mean has them for its own."""
+        builder, chunks, layer = self.builder, self.sizes.chunks, self.model.layers[0]
+        rows, needed, edges = (builder.columns[each.name][:, :chunks].sum(axis=1) for each in (ROWS, NEEDED, EDGES))
+        of_edge = 4 + (builder.item_bytes if layer.weighted else 0)
+        factors = {"gcn": chunks * builder.columns[MERGED.name] + needed + 5 * rows, "sage": rows}.get(layer.kind, 0)
+        pointers = 8 * (rows + needed + 2 * chunks)
+        return builder.column("topology_bytes", 2 * of_edge * edges + pointers + builder.item_bytes * factors)
 
     def _segments(self, train: str | None, forward: str) -> Segments:
         """Return the emitter of segments, on the rows of a chunk."""
@@ -200,7 +212,7 @@ class ChunkedPlan:
         if index < self.top:
             self._save(here, f"forward/{index}/save", layer, hidden, layer.width_out)
         elif train is None:
-            reads = [hidden, of_chunk("labels"), *([] if opens else ["evaluation"])]
+            reads: list[Named] = [hidden, of_chunk("labels"), *([] if opens else ["evaluation"])]
             builder.compute(
                 here, "evaluate/loss", OpKind.LOSS, reads, ["evaluation"],
                 builder.work([costs.pass_over(ROWS, self.model.classes, 2)]), layer=index, phase="evaluate",
@@ -222,15 +234,15 @@ class ChunkedPlan:
     def _compute(self, segments: Segments, layer: LayerSpec, here: tuple[str, ...], phase: Phase) -> None:
         """Emit the layer of a chunk from rows of the host, up to its output. ``phase``: of the transfers."""
         index, builder, width = layer.index, self.builder, layer.width_in
-        held = self.transfers.bring(here, phase, index, stored(segments.own(layer)), width)
-        own = self._pick(here, phase, layer, held, "own", ROWS)
+        self.transfers.bring(here, phase, index, stored(segments.own(layer)), width)
+        own = self._pick(here, phase, layer, "own", ROWS)
         self._edges(here, index, phase)
         if not gathers(layer):
-            self._sum(segments, layer, [own, held])
+            self._sum(segments, layer, [own, all_merged(HELD, width)])
         else:
             others = builder.buffer(f"others/{index}", OTHERS, width)
             # those of the rank, then those of other ranks, as their gradients leave
-            self._pick(here, phase, layer, held, "others", OTHERS)
+            self._pick(here, phase, layer, "others", OTHERS)
             if layer.whole:
                 hidden = builder.buffer(f"hidden/{index}", ROWS, layer.width_out)
                 work = builder.work(segments.work(layer, "forward", []), FORWARD)
@@ -241,11 +253,12 @@ class ChunkedPlan:
             self._sum(segments, layer, self._prepared(segments, layer, own, others))
         self._update(segments, layer)
 
-    def _pick(self, here: tuple[str, ...], phase: Phase, layer: LayerSpec, held: str, name: str, rows: Column) -> str:
+    def _pick(self, here: tuple[str, ...], phase: Phase, layer: LayerSpec, name: str, rows: Column) -> str:
         """Emit the copy of rows out of the merged buffer."""
         picked = self.builder.buffer(f"{name}/{layer.index}", rows, layer.width_in)
         self.builder.compute(
-            here, f"{phase}/{layer.index}/{name}", OpKind.COPY, [at_list(held, name), listed(name)], [picked],
+            here, f"{phase}/{layer.index}/{name}", OpKind.COPY,
+            [at_list(HELD, name, layer.width_in), listed(name)], [picked],
             (self.builder.row_work("gather", rows, layer.width_in),), layer=layer.index, phase=phase,
         )  # fmt: skip
         return picked
@@ -264,7 +277,7 @@ class ChunkedPlan:
         segments.forward(layer, Segment.PREPARE, OpKind.TRANSFORM, [own, others], writes, work, scratch)
         return writes
 
-    def _sum(self, segments: Segments, layer: LayerSpec, rows: list[str]) -> None:
+    def _sum(self, segments: Segments, layer: LayerSpec, rows: Sequence[Named]) -> None:
         """Emit the sums of the chunk's rows over their in-edges."""
         builder, index = self.builder, layer.index
         if layer.attends:
@@ -300,7 +313,7 @@ class ChunkedPlan:
     def _save(self, templates: tuple[str, ...], name: str, layer: LayerSpec, buffer: str, width: int) -> None:
         """Emit the copy of a chunk's rows to the host."""
         builder = self.builder
-        kept = builder.buffer(stored(buffer), RANK_ROWS, width, space="host")
+        kept = builder.buffer(stored(buffer), RANK_ROWS, width, space=self.sizes.host)
         builder.host_copy(
             templates, name, OpKind.D2H, [buffer], [of_chunk(kept)], ROWS, width * builder.item_bytes,
             layer=layer.index, phase="forward", category="comm",
@@ -324,7 +337,7 @@ class ChunkedPlan:
         below, trained = stored(f"d/hidden/{index - 1}"), index > 1
         own_gradient = trained and layer.uses_own_rows
         if opens:
-            builder.buffer(below, RANK_ROWS, layer.width_in, space="host")
+            builder.buffer(below, RANK_ROWS, layer.width_in, space=self.sizes.host)
             builder.compute(
                 here, f"backward/{index}/clear", OpKind.ELEMENTWISE, [], [below],
                 builder.work([costs.pass_over(RANK_ROWS, layer.width_in, 1)]), layer=index, phase="backward",
@@ -366,7 +379,7 @@ class ChunkedPlan:
         index, builder = layer.index, self.builder
         if not self.recomputes:
             self._edges(here, index, "backward")
-        pieces = costs.sums_backward(layer, EDGES, ROWS, NEEDED)
+        pieces: list[Piece[Size]] = costs.sums_backward(layer, EDGES, ROWS, NEEDED)
         builder.compute(
             here, f"backward/{index}/{Segment.EDGE_GRADIENTS}", OpKind.AGGREGATE, [EDGES_HELD, f"d/aggregated/{index}"],
             writes, builder.work(pieces, BACKWARD), layer=index, phase="backward", segment=Segment.EDGE_GRADIENTS,

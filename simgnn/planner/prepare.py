@@ -55,7 +55,8 @@ class Prepared:
     """An experiment with its cluster resolved, ready to be planned for a backend.
 
     ``graph`` and ``partition`` are None if the graph is a statistics file, ``batches`` if training is on the full
-    graph, ``chunks`` unless rows move chunk by chunk. ``estimated``: quantities of the plan that are estimated, not counted."""
+    graph, ``chunks`` unless rows move chunk by chunk. ``estimated``: quantities of the plan that are
+    estimated, not counted."""
 
     experiment: Experiment
     stats: PartitionStats
@@ -127,18 +128,7 @@ def prepare(
         artifact = obtain_partition(experiment, graph, cache, progress, profile)
         stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
         if experiment.communication.moves == "chunks":
-            timed, number = with_transfer_rates(experiment, profile), {}
-            if asks_for_number(timed):
-                room = device_room(timed, profile)
-                found = chosen_number(graph_trials(timed, graph, artifact, stats, needs, room, progress))
-                timed = in_chunks(timed, found)
-                number = {"partition.chunks": found}
-            chunks = obtain_chunks(timed, graph, artifact, cache, progress)
-            stats = replace(stats, tables={**stats.tables, **chunks.tables})
-            planned = _planned(experiment, stats, profile, progress)
-            filled = {f"partition.{option}": value for option, value in timed.partition.filled().items()}
-            planned = replace(planned, resolved={**planned.resolved, **number, **filled})
-            return Prepared(experiment, stats, planned, graph, artifact, chunks=chunks)
+            return _in_chunks(experiment, graph, artifact, stats, cache, profile, needs, progress)
         if sampling is None:
             return Prepared(experiment, stats, _planned(experiment, stats, profile, progress), graph, artifact)
         # Numba: loaded when a graph is prepared
@@ -149,6 +139,25 @@ def prepare(
         resolved = experiment.model_copy(update={"placement": batches.placement})
         stats = replace(stats, tables={**stats.tables, **batches.sizes.locality})
         return Prepared(experiment, stats, plan(resolved, stats, batches.sizes), graph, artifact, batches)
+
+
+def _in_chunks(
+    experiment: Experiment, graph: "Graph", artifact: "PartitionArtifact", stats: PartitionStats, cache: Path | None,
+    profile: Profile | None, needs: Needs, progress: Progress,
+) -> Prepared:  # fmt: skip
+    """Divide the partition into chunks, as many as memory asks for if none are stated, and plan training chunk by
+    chunk."""
+    timed, number = with_transfer_rates(experiment, profile), {}
+    if asks_for_number(timed):
+        room = device_room(timed, profile)
+        found = chosen_number(graph_trials(timed, graph, artifact, stats, needs, room, progress))
+        timed, number = in_chunks(timed, found), {"partition.chunks": found}
+    chunks = obtain_chunks(timed, graph, artifact, cache, progress)
+    stats = replace(stats, tables={**stats.tables, **chunks.tables})
+    planned = _planned(experiment, stats, profile, progress)
+    filled = {f"partition.{option}": value for option, value in timed.partition.filled().items()}
+    planned = replace(planned, resolved={**planned.resolved, **number, **filled})
+    return Prepared(experiment, stats, planned, graph, artifact, chunks=chunks)
 
 
 def full_graph_stats(experiment: Experiment, artifact: "PartitionArtifact") -> PartitionStats:

@@ -16,7 +16,7 @@ from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.policy import METRICS
 from simgnn.program.calendar import EVALUATE
 from simgnn.program.kinds import OpKind
-from simgnn.program.ops import ITEM_BYTES, Nature, Work
+from simgnn.program.ops import ITEM_BYTES, Nature, Space, Work
 from simgnn.program.sizes import Column, Scratch, Size, rows_of
 
 EVALUATION = len(MASKS) * METRICS
@@ -59,10 +59,10 @@ def add_topology(builder: ProgramBuilder, first: LayerSpec, names: Names, stats:
     builder.buffer("topology", nbytes, 1, "uint8", persistent=True)
 
 
-def add_labels(builder: ProgramBuilder, name: str, rows: Column, facts: GraphFacts) -> None:
+def add_labels(builder: ProgramBuilder, name: str, rows: Column, facts: GraphFacts, space: Space = "device") -> None:
     """Add the buffer of labels: one number per vertex, or with several labels a row of 0 and 1, as losses read."""
     width, dtype = (facts.classes, None) if facts.multilabel else (8, "uint8")
-    builder.buffer(name, rows, width, dtype, persistent=True)
+    builder.buffer(name, rows, width, dtype, space=space, persistent=True)
 
 
 def learned_state(builder: ProgramBuilder, layers: Sequence[LayerSpec], optimizer: str) -> None:

@@ -1,6 +1,6 @@
 """Uses of buffers that must be ordered: two uses of a copy, one of them writing, that may touch the same row."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 from simgnn.program.dependencies import Node, Unrolled
@@ -41,7 +41,7 @@ def _uses(graph: Unrolled) -> dict[tuple[str, int], list[tuple[int, list[Use]]]]
 
 def use_of(graph: Unrolled, node: Node, access: Access, writes: bool) -> Use:
     """Return how a node touches a buffer. What may touch every row is the same use in all templates and steps."""
-    if access.part is None or access.part.places:
+    if access.part is None or access.part.places or access.part.width:
         return Use("", -1, None, writes)
     turn = graph.turns[node.turn]
     return Use(turn.template, graph.program.calendar.stretch_of[turn.step], access.part, writes)
@@ -107,3 +107,45 @@ def between_ranks(graph: Unrolled) -> Callable[[int], int]:
         return passed[index] | calls | views | (own if graph.nodes[index].op.form in WRITES_OWN_ROWS else 0)
 
     return ended_everywhere
+
+
+def met_by_ranks(before: Unrolled, after: Unrolled) -> Iterator[tuple[str, Node, Node]]:
+    """Yield (buffer, use, later use) for buffers that ranks of a host share and one of the uses writes, if another rank
+    may still run the first use when a rank runs the second: each rank begins ``after`` when its own ops of ``before``
+    have ended, and no call of all ranks lies behind the first use or ahead of the second."""
+    ended = _ended_everywhere(before)
+    begun = _called(after)
+    shared = {name for name, buffer in before.program.buffers.items() if buffer.space == "host-shared"}
+    later: dict[str, list[tuple[Node, bool]]] = {}
+    for index, node in enumerate(after.nodes):
+        if not after.ancestors[index] & begun and node.op.kind not in CALLED_KINDS:
+            for name, writes in _touched(node, shared):
+                later.setdefault(name, []).append((node, writes))
+    for index, node in enumerate(before.nodes):
+        for name, writes in _touched(node, shared) if not ended >> index & 1 else ():
+            for other, other_writes in later.get(name, ()):
+                own = {node.op.form, other.op.form} <= WRITES_OWN_ROWS
+                if (writes or other_writes) and not own and Form.OWN_VIEWS not in (node.op.form, other.op.form):
+                    yield name, node, other
+
+
+def _touched(node: Node, names: Set[str]) -> Iterator[tuple[str, bool]]:
+    """Yield the buffers among ``names`` that a node uses, and whether it writes them."""
+    written = {access.buffer for access in node.op.writes}
+    for name in sorted({access.buffer for access in node.op.reads + node.op.writes} & names):
+        yield name, name in written
+
+
+def _called(graph: Unrolled) -> int:
+    """Return a bit set of the calls of all ranks, which every rank waits for."""
+    calls = (n for n, node in enumerate(graph.nodes) if node.op.kind in CALLED_KINDS and node.op.guard is None)
+    return sum(1 << index for index in calls)
+
+
+def _ended_everywhere(graph: Unrolled) -> int:
+    """Return a bit set of the nodes that have ended on all ranks when one rank has ended all of its nodes."""
+    ended = calls = _called(graph)
+    while calls:
+        ended |= graph.ancestors[(calls & -calls).bit_length() - 1]
+        calls &= calls - 1
+    return ended

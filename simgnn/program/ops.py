@@ -8,7 +8,10 @@ from typing import Literal
 from simgnn.program.kinds import Form, OpKind, Segment
 from simgnn.program.sizes import NO_SCRATCH, Column, Decision, Scratch, Size
 
-Space = Literal["device", "host", "host-shared"]
+Space = Literal["device", "host", "host-mapped", "host-shared"]
+"""Where a buffer lies: on the device of its rank; in the memory of the rank's host: as memory of its process, or in
+mappings that are the rank's own, which count apart from what its process allocates; or, once, in memory that the ranks
+of a host share."""
 Ring = Literal["epoch", "step"]
 Category = Literal["compute", "comm", "comm_overhead", "update", "check_cache", "pick_cache"]
 ITEM_BYTES: Mapping[str, int] = {
@@ -22,7 +25,8 @@ class Buffer:
 
     A buffer with ``depth`` > 1 is a ring of copies, indexed by ``ring`` (the epoch or the step) modulo ``depth``.
     ``inner``: a module or the optimizer holds it; ops name it only for the memory that it takes. ``lasting``: allocated
-    once before training, as large as its largest turn needs, so that peak memory does not depend on timing."""
+    once before training, as large as its largest turn needs, so that peak memory does not depend on timing. So are
+    buffers of the space "host-mapped"."""
 
     name: str
     rows: Size
@@ -34,6 +38,11 @@ class Buffer:
     persistent: bool = False
     inner: bool = False
     lasting: bool = False
+
+    @property
+    def allocated_once(self) -> bool:
+        """Whether it takes memory for the rows of its largest turn during the whole run."""
+        return self.lasting or self.space == "host-mapped"
 
     @property
     def row_bytes(self) -> int:
@@ -49,11 +58,15 @@ class Part:
     route writes, where peers come one after the other and a row may be named once for each. The op also reads the list
     (:attr:`Op.inputs` leaves it out). Ranges are views in the executor; listed rows are gathered and put back. Two
     accesses, one of them writing, need no order where columns prove that they never touch the same row
-    (:mod:`simgnn.program.parts`). Listed rows are never proved apart."""
+    (:mod:`simgnn.program.parts`). Listed rows are never proved apart.
+
+    ``width``: elements of a row, where these are narrower than the buffer's and lie one after another from its begin
+    on, so that one buffer serves rows of several widths in turn; 0: the buffer's. They are never proved apart."""
 
     rows: int | Column
     first: int | Column = 0
     places: str = ""
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Overlaps:
     def ranges(self, use: Use) -> Ranges | None:
         """Return the rows that a use touches in each step; None where they are not known to be a range."""
         part = use.part
-        if part is None or part.places:
+        if part is None or part.places or part.width:
             return None
         key = part, use.template, use.stretch
         if key not in self._ranges:

@@ -280,7 +280,7 @@ def made_once(program: Program) -> frozenset[str]:
 def always_held(program: Program) -> frozenset[str]:
     """Return the buffers allocated for the whole run: lasting ones, and those that outlive a turn, except
     :func:`made_once`."""
-    lasting = {buffer.name for buffer in program.buffers.values() if buffer.lasting}
+    lasting = {buffer.name for buffer in program.buffers.values() if buffer.allocated_once}
     return (carried(program) - made_once(program)) | lasting
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from simgnn.errors import ProgramError
 from simgnn.program.calendar import EVALUATE, Turn
 from simgnn.program.dependencies import Unrolled, windows
-from simgnn.program.hazards import between_ranks, orders_needed
+from simgnn.program.hazards import between_ranks, met_by_ranks, orders_needed
 from simgnn.program.kinds import (
     COLLECTIVE_KINDS,
     COMPUTE_KINDS,
@@ -40,7 +40,7 @@ def validate(program: Program) -> Program:
     problems = list(_sweep_faults(program))
     if not problems:
         faults = dict.fromkeys(fault for view in program.views for fault in _faults(view))
-        problems = [*faults, *_evaluation_faults(program)] or list(_spoilt_by_evaluations(program))
+        problems = [*faults, *_evaluation_faults(program)] or list(dict.fromkeys(_spoilt_by_evaluations(program)))
     if problems:
         raise ProgramError([f"program '{program.name}': {problem}" for problem in problems])
     return program
@@ -68,7 +68,8 @@ def _sweep_faults(program: Program) -> Iterator[str]:
 
 
 def _spoilt_by_evaluations(program: Program) -> Iterator[str]:
-    """Find buffers that an evaluation changes between two epochs of which the second reads what the first left."""
+    """Find buffers that an evaluation changes between two epochs of which the second reads what the first left, and
+    buffers of hosts that one rank may still use in the one when another begins the other."""
     if not program.calendar.evaluation:
         return
     training, evaluation = program.views
@@ -79,6 +80,16 @@ def _spoilt_by_evaluations(program: Program) -> Iterator[str]:
                 yield (
                     f"{name}: '{op.name}' writes buffer '{spoilt}', in which an epoch reads rows of the one before; "
                     "give evaluations a buffer of their own"
+                )
+    if len(set(program.hosts)) < program.ranks:
+        trained, evaluated = (windows(view)[0] for view in program.views)
+        for before, after in ((trained, evaluated), (evaluated, trained)):
+            for name, first, second in met_by_ranks(before, after):
+                where = "before" if before is trained else "after"
+                both = f"'{first.op.name}' and '{second.op.name}'"
+                yield (
+                    f"buffer '{name}' is used by {both}, one of them writing, {where} an evaluation: "
+                    "they may be of two ranks, and no collective or barrier lies between them"
                 )
 
 
@@ -250,6 +261,9 @@ def _part_faults(program: Program, template: str, op: Op, access: Access, part: 
         return
     if op.form is not None and op.form not in FORMS_OF_PARTS:
         yield f"{what}: ops of the form '{op.form}' use whole buffers"
+    if part.width > buffer.width:
+        yield f"{what}: its rows of width {part.width} are wider than the buffer's, {buffer.width}"
+        return
     held = program.sizes.most(rows)
     if part.places:
         listed = program.buffers.get(part.places)
@@ -396,13 +410,20 @@ def _copied_faults(program: Program, template: str, op: Op) -> Iterator[str]:
     for access in (op.reads[0], op.writes[0]):
         if access.part is None or op.transfer is None or isinstance(op.transfer.rows, Decision):
             continue
-        row_bytes = program.buffers[access.buffer].row_bytes
+        row_bytes = _row_bytes(program, access)
         moved, there = (_rows_of(program, size, template) for size in (op.transfer.rows, access.part.rows))
         moved, there = _same_turns(moved * op.transfer.row_bytes, there * row_bytes)
         wrong = np.argwhere(moved != there)
         if len(wrong):
             at = tuple(wrong[0].tolist())
             yield f"rank {at[0]} moves {moved[at]} bytes, its part of buffer '{access.buffer}' has {there[at]}"
+
+
+def _row_bytes(program: Program, access: Access) -> int:
+    """Return the bytes of a row that an access touches."""
+    buffer = program.buffers[access.buffer]
+    width = access.part.width if access.part is not None else 0
+    return (width or buffer.width) * ITEM_BYTES[buffer.dtype]
 
 
 def _rows_of(program: Program, size: Size, template: str) -> IntArray:
@@ -430,7 +451,7 @@ def _conservation_faults(program: Program, template: str, op: Op, route: Route, 
         travelling = _in_steps(program, route.rows, template)
         rows = np.zeros((program.ranks, *travelling.shape[1:]), np.int64)
         np.add.at(rows, ends, travelling)
-        sent, room = _same_turns(rows * row_bytes, held * buffer.row_bytes)
+        sent, room = _same_turns(rows * row_bytes, held * _row_bytes(program, accesses[0]))
         wrong = np.argwhere(sent != room)
         if len(wrong):
             at = tuple(wrong[0].tolist())

@@ -234,9 +234,10 @@ class Result(_Table):
     # [P] peak of what is allocated, over the idle process; of a GPU: tensors on it; else blocks of a page or more, and
     # of smaller ones (objects of the run) what exceeds the idle process's room for them
     peak_memory_bytes: list[int] | None = None
-    # [P] peak of what the device of each rank holds: on a CPU all but memory that ranks of its host share
+    # [P] peak of what the device of each rank holds: on a CPU all but mappings, its own and shared ones
     device_memory_bytes: list[int] | None = None
-    shared_memory_bytes: list[int] | None = None  # [P] of that memory, on the first rank of its host; null: none
+    # [P] of mappings: the rank's own, and on the first rank of each host what its ranks share; null: none
+    shared_memory_bytes: list[int] | None = None
     host_memory_bytes: list[int] | None = None  # [P] peak in host memory beside a GPU's
     resident_memory_bytes: list[int] | None = None  # [P] with what the allocator keeps
     idle_memory_bytes: list[int] | None = None  # [P] resident in a rank before it trains: no part of the others

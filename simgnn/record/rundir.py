@@ -21,7 +21,7 @@ TRACE_SCHEMA = pa.schema(
     [
         ("rank", INT32),
         ("epoch", INT32),
-        ("step", INT32),  # -1: evaluation after the epoch
+        ("step", INT32),  # negative: of the evaluation after the epoch, the last of whose steps is -1
         ("op_id", INT32),  # Program.op_ids
         ("issued_s", FLOAT),  # the stream reached the op and its inputs were ready
         ("started_s", FLOAT),  # work began; of a collective: the latest issue of its group

@@ -204,6 +204,10 @@ def memory_lines(result: Result, parts: bool) -> list[tuple[str, str]]:
             lines += [(f"{name}: {part}", readable_bytes(nbytes)) for part, nbytes in peak.parts.items() if parts]
     if not lines:  # a result of an earlier version
         return [("memory, fullest rank", amount(memory_bytes(result)))]
+    device, apart = result.device_memory_bytes, result.shared_memory_bytes
+    if device and apart:
+        total = readable_bytes(sum(apart))
+        lines.append(("mapped memory of hosts", f"{total}, apart from up to {readable_bytes(max(device))} of a device"))
     return lines
 
 
@@ -280,6 +284,13 @@ def figures_by_rank(result: Result) -> list[dict[str, Any]]:
             **times.model_dump(),
             "traffic_bytes": None if result.traffic is None else result.traffic.total[rank],
             "allocated_bytes": memory[rank] if memory else None,
+            **{
+                name: None if held is None else held[rank]
+                for name, held in (
+                    ("device_bytes", result.device_memory_bytes),
+                    ("mapped_bytes", result.shared_memory_bytes),
+                )
+            },
         }
         for rank, times in enumerate(result.per_rank)
     ]

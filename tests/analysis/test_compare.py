@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from programs import chunked_epoch
+from programs.test_simulated import machine_for
 
 from simgnn.analysis.compare import compare_runs
 from simgnn.cli.main import invoke
@@ -14,12 +16,21 @@ from simgnn.errors import ConfigError
 from simgnn.program.calendar import Calendar
 from simgnn.record.energy import EnergyFigure
 from simgnn.record.result import RankTimes, Result, read_result, write_result
-from simgnn.record.rundir import OPS_SCHEMA, TRACE_SCHEMA, TRAFFIC_SCHEMA, RunDirectory, read_table, write_table
+from simgnn.record.rundir import (
+    OPS_SCHEMA,
+    TRACE_SCHEMA,
+    TRAFFIC_SCHEMA,
+    RunDirectory,
+    ops_table,
+    read_table,
+    write_table,
+)
 from simgnn.record.summary import Columns, rank_times
 from simgnn.record.traffic import Traffic
 from simgnn.report.perfetto import write_perfetto
 from simgnn.report.results import result_lines
 from simgnn.report.text import print_comparison
+from simgnn.sim.simulate import simulate
 from simgnn.tomlfile import write_toml
 
 OPS = [
@@ -124,6 +135,35 @@ def test_bytes_that_differ_are_counted(tmp_path: Path) -> None:
     write_table(pa.Table.from_pylist(changed, schema=TRAFFIC_SCHEMA), RunDirectory(measured).traffic)
     found = compare_runs(predicted, measured)
     assert (found.bytes_differ, found.messages_differ) == (100 + 2400, 3)
+
+
+def test_steps_of_chunks_are_compared_without_those_of_evaluations(tmp_path: Path) -> None:
+    """Epochs of unlike steps, of which an op of one name may be in several; evaluations send rows, too."""
+    program = chunked_epoch.build(2, 3)
+    simulated = simulate(program, machine_for(program), epochs=3, evaluate_every=1)
+    ids = [number for number, (template, op) in enumerate(program.ops) if op.name == "gather"]
+    evaluating = next(number for number in ids if program.evaluates(program.ops[number][0]))
+    sides = directory(tmp_path / "sim", "sim", 3.0, 1.0, 2.0), directory(tmp_path / "run", "executor", 3.0, 1.0, 2.0)
+    for side in map(RunDirectory, sides):
+        write_table(ops_table(program), side.ops)
+        write_table(simulated.trace, side.trace)
+        write_table(simulated.traffic_table, side.traffic)
+
+    def changed(op_id: int) -> None:
+        row = pa.Table.from_pylist(
+            [{"op_id": op_id, "source": 0, "target": 1, "messages": 1, "bytes": 70}], schema=TRAFFIC_SCHEMA
+        )
+        rest = simulated.traffic_table.filter(pa.compute.not_equal(simulated.traffic_table["op_id"], op_id))
+        write_table(pa.concat_tables([rest, row]), RunDirectory(sides[1]).traffic)
+
+    changed(evaluating)
+    found = compare_runs(*sides)
+    assert (found.bytes_differ, found.ops_unmatched, found.batches_differ) == (0, 0, None)
+    assert found.epochs == 2
+    trained = sum(simulated.columns["step"] >= 0)
+    assert len({op.whole.name for op in found.ops}) == len(found.ops) < trained
+    changed(ids[0])
+    assert compare_runs(*sides).bytes_differ > 0
 
 
 def test_energy_of_an_epoch_is_compared_where_both_know_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

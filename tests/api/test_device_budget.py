@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simgnn.api.executor_process import start_executor
 from simgnn.api.predict import predict
 from simgnn.api.train import prepare_run
 from simgnn.cli.main import invoke
@@ -138,6 +139,25 @@ def test_a_run_tells_what_its_devices_held(tmp_path: Path, capsys: pytest.Captur
     ).result
     np.testing.assert_allclose(predicted.device_memory_bytes, held, rtol=0.1)
     np.testing.assert_allclose(predicted.shared_memory_bytes, shared, rtol=0.1)
+
+
+@pytest.mark.slow
+def test_a_run_that_holds_more_than_its_budget_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The plan's budget is lowered after the prediction, as if that had been wrong."""
+    out = tmp_path / "run"
+    larger = ["graph.vertices=6000", "graph.edges=40000", "graph.feature_width=40", "model.hidden=64"]
+    experiment = load_experiment("vanilla", ["placement.device_bytes=900000000", *larger], ranks=2, epochs=3)
+    prepare_run(experiment, out, SILENT)
+    plan = json.loads((out / "plan" / "plan.json").read_text())
+    (out / "plan" / "plan.json").write_text(json.dumps({**plan, "device_bytes": 4_000_000}))
+    with pytest.raises(
+        ShortMemoryError, match=r"rank \d, epoch 1, op '.*': the device has held [\d,]+ B, budget 4,000,000 B"
+    ):
+        start_executor(out, ["--device", "cpu"], lambda line: None)
+    result = read_result(out / "result.json")
+    assert result.status == "failed"
+    assert result.message.startswith("placement.device_bytes: rank ")
+    assert ShortMemoryError.exit_status == 3
 
 
 def test_a_measured_peak_above_the_budget_is_told() -> None:

@@ -21,6 +21,10 @@ MODELS = ("gcn", "sage", "gin")
 MIRRORS = ("partition.kind=ebv", "communication.kind=master-mirror")
 BLOCKS = ("partition.kind=block-row", "communication.kind=block-broadcast")
 FIRST = "model.order=aggregate-first"
+CHUNKS = (
+    "partition.kind=metis-chunks", "partition.chunks=3", 'partition.candidates=["initial"]',
+    "communication.kind=transition", "placement.kind=host-offload",
+)  # fmt: skip
 WAYS = {
     "halo": (),
     "own rows first": ("schedule.kind=pipelined", "model.hoist=never"),
@@ -28,8 +32,10 @@ WAYS = {
     "mirrors": MIRRORS,
     "cached mirrors": (*MIRRORS, "freshness.kind=adaptive-vertex", "freshness.epsilon=0.0", "freshness.adapt=false"),
     "blocks": BLOCKS,
+    "chunks": CHUNKS,
+    "chunks computed again": (*CHUNKS, "placement.intermediates=recompute"),
 }
-FEW = {("gcn", "halo", 2), ("sage", "mirrors", 2), ("gin", "blocks", 2)}
+FEW = {("gcn", "halo", 2), ("sage", "mirrors", 2), ("gin", "blocks", 2), ("gcn", "chunks", 2)}
 MANY = [(model, way, ranks) for model in MODELS for way in WAYS for ranks in (1, 2, 3, 4)]
 
 

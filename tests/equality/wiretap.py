@@ -32,16 +32,24 @@ def tapped() -> Iterator[list[Call]]:
 
         return tap
 
+    def point(function: Callable[..., Any], tensor: torch.Tensor, peer: int, group: Any) -> Any:
+        name = next(name for name in ("isend", "irecv") if function is getattr(dist, name))
+        calls.append((name, peer, tensor.numel() * tensor.element_size()))
+        return single(originals[name], tensor, peer, group)
+
     def wake_unheard(groups: Mapping[str, GroupHandle]) -> None:
         wake(groups)
         calls.clear()
 
+    single = dist.P2POp
     for name in originals:
         setattr(dist, name, note(name))
+    dist.P2POp = point  # type: ignore[assignment, misc]
     executor.rank.session.wake_groups = wake_unheard
     try:
         yield calls
     finally:
         executor.rank.session.wake_groups = wake
+        dist.P2POp = single  # type: ignore[misc]
         for name, original in originals.items():
             setattr(dist, name, original)

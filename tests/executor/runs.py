@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ from simgnn.graph.csr import CSR
 from simgnn.graph.graph import Graph
 from simgnn.partition.local.shards import shard_artifact
 from simgnn.partition.store import partition_artifact
+from simgnn.planner.chunks import obtain_chunks
 from simgnn.planner.directory import write_run_directory
 from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.make_plan import plan
 from simgnn.planner.prepare import Prepared, full_graph_stats
 from simgnn.policy import Schedule
+from simgnn.progress import SILENT
 from tests.executor.schedules import SeededRandom
 
 
@@ -77,8 +80,11 @@ def prepared_run(
     artifact = partition_artifact(graph, experiment.partition, places, experiment.seed, cache)
     shards = shard_artifact(graph, artifact, experiment.train.dtype, cache)
     scheduled = experiment if schedule is None else experiment.model_copy(update={"schedule": schedule})
-    stats = full_graph_stats(experiment, artifact)
-    prepared = Prepared(experiment, stats, plan(scheduled, stats), graph, artifact)
+    stats, chunks = full_graph_stats(experiment, artifact), None
+    if experiment.communication.moves == "chunks":
+        chunks = obtain_chunks(experiment, graph, artifact, cache, SILENT)
+        stats = replace(stats, tables={**stats.tables, **chunks.tables})
+    prepared = Prepared(experiment, stats, plan(scheduled, stats), graph, artifact, chunks=chunks)
     return write_run_directory(prepared, folder, None, shards=shards.path)
 
 

@@ -53,6 +53,9 @@ def test_a_resumed_run_continues_bit_for_bit(tmp_path: Path) -> None:
     runs.append(("unequal", small_graph(), [*SETTINGS, "model.layers=3", *UNEQUAL]))
     refreshed = "freshness.kind=refresh-interval", "freshness.refresh_interval=3", "freshness.grad=historical"
     places = "placement.device_rows=0.3", "placement.host_rows=0.4", "communication.resend_inputs=true"
+    chunks = "partition.kind=metis-chunks", "partition.chunks=3", 'partition.candidates=["initial"]'
+    offloaded = "communication.kind=transition", "placement.kind=host-offload"
+    runs.append(("chunks", small_graph(), [*SETTINGS, "model.layers=3", "model.dropout=0.3", *chunks, *offloaded]))
     runs.append(("refreshed", small_graph(), [*SETTINGS, "model.layers=3", *refreshed, *places]))
     # of an odd number of refreshes ahead, so that the two memories of the host have changed places
     runs.append(("ahead", small_graph(), [*SETTINGS, "model.layers=3", *refreshed, *places, "freshness.mode=async"]))

@@ -12,7 +12,7 @@ from program.test_parts import programs, unsafe
 from simgnn.errors import ProgramError
 from simgnn.program.calendar import Calendar, Stretch, Turn
 from simgnn.program.dependencies import derive_dependencies
-from simgnn.program.ops import Buffer, Op, Stream
+from simgnn.program.ops import Buffer, Op, Stream, Transfer
 from simgnn.program.program import Program, Template, carried, remembered, steps_that_complete
 from simgnn.program.storage import load_program, program_digest, save_program
 from simgnn.program.validate import validate
@@ -164,3 +164,46 @@ def test_metrics_are_complete_after_the_sum_over_ranks() -> None:
     assert steps_that_complete(batches, "metrics") == (0, 1, 2, 3), "each batch begins anew"
     assert steps_that_complete(batches, "y") == (0, 1, 2, 3)
     assert steps_that_complete(batches, "x") == ()
+
+
+@pytest.mark.parametrize("hosts", [[0, 0], [0, 1]])
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "fault"),
+    [
+        ("start", "", "before an evaluation"),  # another rank may still read what this one writes
+        ("start", "start", ""),
+        ("end", "", "after an evaluation"),
+        ("end", "end", ""),
+    ],
+)
+def test_ranks_of_a_host_meet_around_an_evaluation(hosts: list[int], trained: str, evaluated: str, fault: str) -> None:
+    """Ranks write rows of their host, meet, and read them, in training as in an evaluation. They also meet at the start
+    or at the end of an epoch, so that no rank writes what another still reads."""
+
+    def phase(meets: str, back: str) -> list[Op]:
+        start = [op("start", "barrier", "comm", after=back and f"read{back}")] if meets == "start" else []
+        end = [op("end", "barrier", "comm", after="read")] if meets == "end" else []
+        before = {"start": "start", "end": f"end{back}", "": ""}[meets] if back or meets == "start" else ""
+        return [
+            *start,
+            op("write", "d2h", "compute", "made", "x", before, transfer=Transfer(4, 6)),
+            op("met", "barrier", "comm", after="write"),
+            op("read", "h2d", "compute", "x", "new", f"met read{back}" if back else "met", transfer=Transfer(4, 6)),
+            *end,
+        ]
+
+    made = program(
+        "shared",
+        {"train": phase(trained, "<1"), "score": phase(evaluated, "")},
+        Calendar.of_steps([Stretch("train")], [Stretch("score")]),
+        [Buffer("x", 6, 1, space="host-shared", persistent=True), Buffer("made", 6, 1, persistent=True),
+         Buffer("new", 6, 1)],
+        [Stream("compute"), Stream("comm", group="world")],
+        hosts=hosts,
+    )  # fmt: skip
+    if not fault or len(set(hosts)) == 2:
+        validate(made)
+        return
+    with pytest.raises(ProgramError, match=fault) as caught:
+        validate(made)
+    assert len(caught.value.problems) == 1

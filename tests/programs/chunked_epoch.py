@@ -240,6 +240,15 @@ def made(
     )
 
 
+def mapped(program: Program) -> Program:
+    """The program with all rows of hosts in mappings."""
+    buffers = {
+        name: replace(buffer, space="host-mapped") if buffer.space == "host" else buffer
+        for name, buffer in program.buffers.items()
+    }
+    return replace(program, buffers=buffers)
+
+
 def build(ranks: int = 2, chunks: int = 3, dtype: str = "float32") -> Program:
     """Two layers on a small graph: an epoch of 4 ``chunks`` + 1 steps, an evaluation of 2 ``chunks`` + 1."""
     graph, batches = graph_of(ranks, chunks), batches_of(2, chunks)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from executor.rank.assemble import mapped_buffers
 from executor.rank.interpreter import Interpreter
 from executor.recording.metrics import History, observers
+from executor.state.buffers import BufferStore
 from executor.state.task import SPLITS, Task
 from programs import chunked_epoch, hongtu_batch
 from programs.chunked_graph import ChunkedGraph
@@ -41,6 +43,8 @@ def run_program(
     """What buffers hold after a run with an evaluation after every epoch, what each op sent (epoch, step, op id, bytes,
     collective bytes, control bytes, messages), and the metrics."""
     context = world_context(program, rank, constants, policies={"layer": policy}, task=task)
+    memory = mapped_buffers(program, rank, constants.keys())
+    context.store = BufferStore(program, rank, context.device, constants, memory)
     notes, history = Notes(), History()
     observed = observers(program, history.observe, history.observe_evaluation)
     picks = None if seed is None else SeededRandom(seed)
@@ -54,6 +58,10 @@ def run_program(
         for now, op_id, _, _, sent in notes.rows
     ]
     held = {name: context.store.values[context.store.slot(name)] for name in program.buffers}
+    for name, (rows, *_) in memory.items():
+        assert held[name] is None or held[name].untyped_storage().data_ptr() == rows.untyped_storage().data_ptr(), (
+            "still in its mapping"
+        )
     return held, sorted(sent), history
 
 
@@ -168,7 +176,8 @@ def task_of(graph: ChunkedGraph, rank: int, multilabel: bool) -> Task:
 
 def run_epochs(rank: int, ranks: int, chunks: int, epochs: int, seed: int | None, multilabel: bool) -> dict[str, Any]:
     """Whole epochs of two layers in chunks, each with an evaluation."""
-    program, graph = validate(chunked_epoch.build(ranks, chunks, "float64")), chunked_epoch.graph_of(ranks, chunks)
+    program, graph = chunked_epoch.build(ranks, chunks, "float64"), chunked_epoch.graph_of(ranks, chunks)
+    program = validate(chunked_epoch.mapped(program) if multilabel else program)
     own, widths, task = list(graph.own(rank)), chunked_epoch.WIDTHS, task_of(graph, rank, multilabel)
     constants = {
         "h0": torch.from_numpy(features_of(graph, widths[0])[own]),

@@ -6,6 +6,8 @@ from programs import chunked_epoch
 from programs.test_simulated import machine_for
 
 from simgnn.hardware.price.machine import Machine
+from simgnn.planner.memory.program_memory import program_bytes
+from simgnn.record.batches import draws_batches
 from simgnn.record.epoch_kinds import kinds_of
 from simgnn.record.summary import Columns, buffer_bytes, described_kinds, evaluation_s, payload_epochs, rank_times
 from simgnn.sim.limited_by.find import Resimulation, find_limits
@@ -47,6 +49,7 @@ def test_epochs_are_of_one_kind(found: Simulation) -> None:
     assert kind.epochs.tolist() == [1, 2, 3, 4]
     assert described_kinds(found.epoch_s, calendar) == []
     assert list(payload_epochs(EPOCHS, calendar)) == [1, 2, 3]
+    assert not draws_batches(found.program), "steps of chunks are no mini-batches: no table of batches"
     times = rank_times(Columns.of(found.trace, found.program), RANKS, calendar)
     for rank, of_rank in enumerate(times):
         assert of_rank.compute_s == pytest.approx(float(np.median(found.compute_s[1:, rank])))
@@ -115,3 +118,22 @@ def test_epochs_with_evaluations_are_fast_forwarded() -> None:
     assert jumped.digest == whole.digest
     assert jumped.epoch_s == whole.epoch_s
     assert jumped.memory.peaks == whole.memory.peaks
+
+
+def test_rows_of_hosts_in_mappings_are_no_memory_of_devices() -> None:
+    plain = chunked_epoch.build(RANKS, CHUNKS)
+    mapped = chunked_epoch.mapped(plain)
+    names = [name for name, buffer in plain.buffers.items() if buffer.space == "host"]
+    needed = sum(mapped.sizes.most(mapped.buffers[name].rows) * mapped.buffers[name].row_bytes for name in names)
+    machine = machine_for(plain)
+    beside, apart = (simulate(one, machine, epochs=2, evaluate_every=1).memory for one in (plain, mapped))
+    np.testing.assert_array_equal(apart.shared, needed)
+    np.testing.assert_array_equal(apart.own + apart.shared, apart.both)
+    assert np.all(beside.shared == 0)
+    assert np.all(apart.own < beside.own)
+    on_cpu = np.array([machine.device(rank).kind == "cpu" for rank in range(RANKS)])
+    assert on_cpu.all() or np.all(apart.own == apart.device)
+    bound = program_bytes(mapped, on_cpu)
+    assert np.all(apart.own <= bound)
+    assert np.all(bound <= 1.3 * apart.own)
+    assert simulate(plain, machine, epochs=2).epoch_s == simulate(mapped, machine, epochs=2).epoch_s

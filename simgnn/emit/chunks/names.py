@@ -4,7 +4,7 @@ A step computes one layer of one chunk of each rank. Rows of all chunks lie in b
 buffer of rows that its chunk needs or that others read from it, and buffers of the chunk's own rows."""
 
 from simgnn.program.ops import Access, Part
-from simgnn.program.sizes import Column, Size
+from simgnn.program.sizes import Column
 
 LISTS = {
     "load_from": "host", "load_to": "device", "sent": "device", "received": "device", "own": "device",
@@ -29,6 +29,8 @@ NEAR, FAR, OTHERS = (Column(f"chunks/{name}") for name in ("near", "far", "other
 """By step: rows that a chunk needs beside its own: of the same rank, of other ranks, and both."""
 TRAIN_ROWS, BATCH = Column("chunks/train_rows"), Column("chunks/batch")
 """By step: rows of the loss, and the number of the batch (that of the last in steps without one)."""
+HELD, GRADIENTS_HELD = "chunks/merged", "d/chunks/merged"
+"""Merged buffers, of rows and of their gradients, as wide as the widest rows; one where no pass needs both."""
 TOPOLOGY, EDGES_HELD = "topology", "chunks/edges"
 """Buffers of the edges of all chunks, and of those of the chunk in turn."""
 
@@ -43,9 +45,15 @@ def rows_in(name: str) -> Column:
     return Column(f"chunks/{name}/rows")
 
 
-def at_list(buffer: str, name: str) -> Access:
-    """Return the access to the rows of a buffer that a list names in a step; its op reads :func:`listed` too."""
-    return Access(buffer, part=Part(rows_in(name), Column(f"chunks/{name}/first"), listed(name)))
+def at_list(buffer: str, name: str, width: int = 0) -> Access:
+    """Return the access to the rows of a buffer that a list names in a step; its op reads :func:`listed` too.
+    ``width``: of rows in a merged buffer."""
+    return Access(buffer, part=Part(rows_in(name), Column(f"chunks/{name}/first"), listed(name), width))
+
+
+def all_merged(buffer: str, width: int) -> Access:
+    """Return the access to all rows of a merged buffer, of this width."""
+    return Access(buffer, part=Part(MERGED, width=width))
 
 
 def of_chunk(buffer: str) -> Access:
@@ -53,20 +61,9 @@ def of_chunk(buffer: str) -> Access:
     return Access(buffer, part=Part(ROWS, FIRST))
 
 
-def first_rows(buffer: str, rows: Size, first: Size = 0) -> Access:
+def first_rows(buffer: str, rows: Column, first: Column | int = 0) -> Access:
     """Return the access to ``rows`` rows of a buffer from ``first`` on."""
-    assert not isinstance(rows, tuple) and not isinstance(first, tuple)
-    return Access(buffer, part=Part(rows, first))  # type: ignore[arg-type]
-
-
-def merged(width: int) -> str:
-    """Return the merged buffer of rows of a width."""
-    return f"chunks/merged/{width}"
-
-
-def merged_gradients(width: int) -> str:
-    """Return the merged buffer of gradients of rows of a width."""
-    return f"d/chunks/merged/{width}"
+    return Access(buffer, part=Part(rows, first))
 
 
 def stored(buffer: str) -> str:

@@ -26,6 +26,7 @@ from simgnn.emit.chunks.names import (
 )
 from simgnn.partition.chunks import tables
 from simgnn.partition.statistics.partition_stats import PartitionStats
+from simgnn.program.ops import Space
 from simgnn.program.sizes import IntArray, Route
 
 REASON = "training chunk by chunk"
@@ -35,15 +36,17 @@ REASON = "training chunk by chunk"
 class ChunkSizes:
     """The tables of chunks of a partition. ``layers``: L of the model. ``reuses``, ``peers``: how rows move, see
     :class:`~simgnn.emit.chunks.policies.ChunkCommunication`. ``gathers``: layers read rows that are gathered.
+    ``host``: the space of buffers on hosts.
 
-    An epoch has 2 L C + 1 steps: C chunks of each layer forward and backward, and the update. An evaluation has L C,
-    and one more that sums its counts over ranks, if there are several."""
+    An epoch has 2 L C + 1 steps: C chunks of each layer forward and backward, and the update. An evaluation has
+    L C + 1: C chunks of each layer, and the sum of its counts over ranks; L C with one rank."""
 
     stats: PartitionStats
     layers: int
     reuses: bool
     peers: bool
-    gathers: bool = False
+    gathers: bool
+    host: Space
 
     @cached_property
     def _tables(self) -> Mapping[str, IntArray]:
@@ -53,7 +56,7 @@ class ChunkSizes:
     @property
     def chunks(self) -> int:
         """C, the chunks of each rank."""
-        return self._tables[tables.ROWS].shape[1]
+        return int(self._tables[tables.ROWS].shape[1])
 
     @cached_property
     def batches(self) -> IntArray:
@@ -81,8 +84,8 @@ class ChunkSizes:
         evicted = found[tables.EVICTED] if self.reuses else found[tables.TRANSITION]
         counts = {
             "load_from": loaded, "load_to": loaded, "sent": read.sum(axis=0), "received": read.sum(axis=1),
-            "own": found[tables.ROWS], "near": near, "others": near + self._remote.sum(axis=1), "collected": self._remote.sum(axis=0), "evict_from": evicted,
-            "evict_to": evicted,
+            "own": found[tables.ROWS], "near": near, "others": near + self._remote.sum(axis=1),
+            "collected": self._remote.sum(axis=0), "evict_from": evicted, "evict_to": evicted,
         }  # fmt: skip
         if not self.gathers:
             del counts["others"]
@@ -130,7 +133,14 @@ class ChunkSizes:
             total = builder.column(f"chunks/{name}/all", counts.sum(axis=1))
             builder.column(f"chunks/{name}/rows", self.by_step(counts))
             builder.column(f"chunks/{name}/first", self.by_step(np.cumsum(counts, axis=1) - counts))
-            builder.buffer(listed(name), total, 1, "int64", space=LISTS[name], persistent=True)
+            builder.buffer(
+                listed(name),
+                total,
+                1,
+                "int64",
+                space="device" if LISTS[name] == "device" else self.host,
+                persistent=True,
+            )
         if self.moves_between_ranks:
             builder.route(READ, self.route(self._new if self.reuses else self._remote))
             builder.route(NEED, self.route(self._remote))

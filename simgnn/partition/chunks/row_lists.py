@@ -11,7 +11,8 @@ from simgnn.program.sizes import IntArray
 
 
 def row_lists(chunks: Sequence[RankChunks], rank: int, reuses: bool) -> dict[str, IntArray]:
-    """Return the lists of ``rank`` by name, int64 [rows of all batches]: what :mod:`simgnn.emit.chunks.names` describes.
+    """Return the lists of ``rank`` by name, int64 [rows of all batches]: those that
+    :mod:`simgnn.emit.chunks.names` describes.
 
     ``chunks`` [P]: those of all ranks. ``reuses``: rows that the batch before left in the merged buffer do not move."""
     found: dict[str, list[NDArray[Any]]] = {}
@@ -24,7 +25,7 @@ def row_lists(chunks: Sequence[RankChunks], rank: int, reuses: bool) -> dict[str
         loaded, evicted = (batch.loaded, batch.evicted) if reuses else (transition, transition)
         local = batch.transition - first
         own = own_places(batch, first)
-        of = {
+        of: dict[str, list[NDArray[Any]]] = {
             "load_from": [local[loaded]],
             "load_to": [slots[loaded]],
             "sent": [_read(theirs[other], rank, reuses)[0] for other in others],

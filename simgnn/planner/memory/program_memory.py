@@ -21,12 +21,12 @@ from simgnn.program.sizes import IntArray
 
 def program_bytes(program: Program, on_cpu: NDArray[np.bool_]) -> IntArray:
     """Return the peak memory of each rank's device in bytes, int64 [P]; that of a CPU holds buffers of the host, too,
-    but not memory that the ranks of a host share.
+    but not memory that the ranks of a host share, nor mappings.
 
     ``on_cpu`` bool [P]: which ranks have a CPU as their device. Buffers that are not permanent live from the first op
     of a template that touches them to the last one; sizes that vary count as their largest. A simulation, which also
     knows what overlaps, gives a little less or more (tests/experiment/test_fitted_partition.py compares them)."""
-    lasting = {buffer.name for buffer in program.buffers.values() if buffer.lasting}
+    lasting = {buffer.name for buffer in program.buffers.values() if buffer.allocated_once}
     kept = (carried(program) | lasting) - same_as_constants(program)
     handed = handed_over(program)
     size = {name: _bytes(program, name, on_cpu) * (~on_cpu if name in handed else 1) for name in program.buffers}
@@ -66,7 +66,7 @@ def shared_bytes(program: Program) -> IntArray:
 
 def staged_bytes(program: Program) -> IntArray:
     """Return the bytes of each rank's own buffers in the memory of its host, int64 [P]."""
-    return _in_space(program, "host")
+    return _in_space(program, "host") + _in_space(program, "host-mapped")
 
 
 def _in_space(program: Program, space: str) -> IntArray:
@@ -79,7 +79,7 @@ def _in_space(program: Program, space: str) -> IntArray:
 
 def _bytes(program: Program, name: str, on_cpu: NDArray[np.bool_]) -> IntArray:
     buffer = program.buffers[name]
-    if buffer.space == "host-shared":
+    if buffer.space in ("host-shared", "host-mapped"):
         return np.zeros(program.ranks, dtype=np.int64)
     found = program.sizes.most(buffer.rows) * (buffer.row_bytes * buffer.depth)
     return found if buffer.space == "device" else np.asarray(found * on_cpu)

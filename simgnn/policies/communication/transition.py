@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from simgnn.emit.chunks.policies import ChunkCommunication
-from simgnn.policy import Choices, Cut, Partitioner, Refusal
+from simgnn.policy import Choices, Cut, Refusal
 
 BUILT = ("p2p", "p2p+reuse")
 
@@ -14,8 +14,8 @@ BUILT = ("p2p", "p2p+reuse")
 class Transition(ChunkCommunication):
     """Each step moves the rows that a batch (one chunk of every rank) needs and does not hold.
 
-    ``dedup``: ``p2p``: a row is loaded by the rank that owns it, others read it from there; ``p2p+reuse``: besides, rows
-    that the batch before left on a device stay in their places. Gradients go the same ways back. Source: HongTu
+    ``dedup``: ``p2p``: a row is loaded by the rank that owns it, others read it from there; ``p2p+reuse``: besides,
+    rows that the batch before left on a device stay in their places. Gradients go the same ways back. Source: HongTu
     (SIGMOD), deduplicated communication; rows are those of docs/chunks.md."""
 
     cut: ClassVar[Cut] = "edge-cut"
@@ -36,7 +36,8 @@ class Transition(ChunkCommunication):
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
         partition, model = choices.partition, choices.model
         if choices.trains and not partition.chunked:
-            fits = choices.fitting(Partitioner, lambda other: other.chunked)
+            known = choices.kinds("partition").items()
+            fits = " or ".join(f"'{kind}'" for kind, found in known if getattr(found, "chunked", False))
             got = f"got '{partition.label}' with communication.kind = '{self.label}'"
             yield Refusal("partition", "kind", f"{got}, expected {fits}: rows move chunk by chunk")
         elif choices.trains and not partition.holds_own_rows:
@@ -47,4 +48,6 @@ class Transition(ChunkCommunication):
             yield Refusal("communication", "dedup", message)
         if model.transforms_first and not model.attends:
             why = "the sums of a chunk are kept on the host, so that its rows are summed before they are transformed"
-            yield Refusal("model", "order", f"got {model.transforms_first}, expected 'auto' or 'aggregate-first': {why}")
+            yield Refusal(
+                "model", "order", f"got {model.transforms_first}, expected 'auto' or 'aggregate-first': {why}"
+            )

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from simgnn.emit.chunks.policies import ChunkPlacement, Intermediates, Topology
 from simgnn.policy import Choices, Refusal
+from simgnn.program.ops import Space
 
 
 class HostOffload(ChunkPlacement):
@@ -25,6 +26,10 @@ class HostOffload(ChunkPlacement):
     topology: Literal["auto", "resident", "streamed"] = Field(
         default="auto", description="where edges lie: on the device, or copied from the host chunk by chunk"
     )
+
+    @property
+    def host_space(self) -> Space:
+        return "host-mapped"
 
     def kept(self, attends: bool, built_in: bool) -> Intermediates:
         if self.intermediates == "auto":

@@ -148,7 +148,7 @@ def most_bytes(sizes: Sizes, name: str) -> IntArray:
     """Bytes of a permanent buffer, int64 [P]; where its number of rows varies by turn, the largest."""
     buffer = sizes.program.buffers[name]
     calendar = sizes.program.calendar
-    stays = buffer.lasting or bool(calendar.unlike or calendar.evaluation)
+    stays = buffer.allocated_once or bool(calendar.unlike or calendar.evaluation)
     if not isinstance(buffer.rows, Column) or not stays:
         return all_copies_bytes(sizes, name, 0, 0)
     return sizes.program.sizes.most(buffer.rows) * (buffer.row_bytes * buffer.depth)

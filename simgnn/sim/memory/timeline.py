@@ -37,6 +37,9 @@ from simgnn.sim.memory.usage import Usage
 from simgnn.sim.network.flow_table import Bools, Ints
 from simgnn.units import readable_bytes
 
+HOST_SPACES = "host", "host-mapped", "host-shared"
+"""Spaces of buffers in the memory of hosts."""
+
 
 @dataclass(frozen=True)
 class OutOfMemory:
@@ -68,8 +71,8 @@ class OutOfMemory:
 @dataclass(frozen=True, eq=False)
 class Memory:
     """Peaks in bytes, int64 [P]: of each rank's buffers on its ``device``, in ``host`` memory, and of ``both`` at once.
-    ``own``: of what its device holds, which on a CPU is all but memory that ranks share; ``shared``: of memory that the
-    ranks of its host share, on the first of them.
+    ``own``: of what its device holds, which on a CPU is all but memory that ranks share and mappings; ``shared``: of
+    these two, the former on the first rank of its host.
 
     ``devices``: peak of all ranks on a device at once, by its name; a CPU's memory includes host buffers of its ranks.
     ``gpu``: ranks whose device has its own memory beside the host's, bool [P]. ``reserved`` int64 [P]: memory that
@@ -100,7 +103,7 @@ class Memory:
         rank = np.concatenate((ranks, here)).astype(np.int32)
         seconds = np.concatenate((np.zeros(len(ranks)), tick / PICOSECONDS))
         levels = []
-        for on_device, spaces in ((True, ("device",)), (False, ("host", "host-shared"))):
+        for on_device, spaces in ((True, ("device",)), (False, HOST_SPACES)):
             always = always_bytes(self.kept, *spaces)
             part = np.where(self.on_device[span] == on_device, change, 0)
             levels.append(np.concatenate((always, np.cumsum(part) + always[here])))
@@ -129,13 +132,13 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
     spans = spans.where(first[spans.rank] | ~spans.in_space(program, "host-shared"))
     spans = spans.where(~(on_cpu[spans.rank] & spans.named(handed)))
     kept: dict[str, dict[str, IntArray]]
-    kept = {space: {"": np.zeros(program.ranks, dtype=np.int64)} for space in ("device", "host", "host-shared")}
+    kept = {space: {"": np.zeros(program.ranks, dtype=np.int64)} for space in ("device", *HOST_SPACES)}
     for name in sorted(always_held(program) - same_as_constants(program)):
         space = program.buffers[name].space
         there = first if space == "host-shared" else ~on_cpu if name in handed else 1
         kept[space][name] = most_bytes(sizes, name) * there
     kept["device"] |= {name: scratch_bytes(sizes, one, 0, 0, name) for name, one in program.kept.items()}
-    on_device, in_host = always_bytes(kept, "device"), always_bytes(kept, "host", "host-shared")
+    on_device, in_host = always_bytes(kept, "device"), always_bytes(kept, *HOST_SPACES)
     lies_there, is_shared = spans.in_space(program, "device"), spans.in_space(program, "host-shared")
     beside_device = always_bytes(kept, "host") * on_cpu
     devices = list(dict.fromkeys(machine.devices))
@@ -157,7 +160,7 @@ def track_memory(program: Program, sizes: Sizes, machine: Machine, ticks: Mappin
         host=spans.where(~lies_there).peaks(in_host, ranks),
         both=spans.peaks(on_device + in_host, ranks),
         own=held.where(~is_shared[lies_there | on_cpu[spans.rank]]).peaks(on_device + beside_device, ranks),
-        shared=spans.where(is_shared).peaks(always_bytes(kept, "host-shared"), ranks),
+        shared=spans.where(is_shared).peaks(always_bytes(kept, "host-mapped", "host-shared"), ranks),
         devices=dict(zip(devices, on_devices.totals().tolist(), strict=True)),
         gpu=~on_cpu,
         reserved=reserved,

@@ -149,6 +149,46 @@ print(memory.peak_bytes() / 2**20, memory.resident_bytes() / 2**20)
 """
 
 
+MAPPED = """
+import sys, torch
+from executor.memory.allocator import tune_allocator
+from executor.memory.peak import PeakMemory, check_budget
+from executor.recording.failure import ShortOfMemoryError
+from executor.store.shared import mapped_copy, own_rows
+
+memory = PeakMemory.begin(torch.device("cpu"), tune_allocator(), first=sys.argv[1] == "first")
+mib = 2**18  # float32 elements
+store = own_rows((16, mib), torch.float32)
+features = mapped_copy(torch.ones(4, mib))
+assert store.sum() == 0 and features.sum() == 4 * mib
+memory.start()
+store[:8] = torch.ones(mib).expand(8, mib)
+device = torch.ones(6, mib)
+memory.note()
+held = memory.device_bytes()
+assert memory.over(held + 1) == memory.over(0) == 0
+try:
+    check_budget(memory, 2**22, "rank 3, epoch 1, op 'load'")
+except ShortOfMemoryError as error:
+    assert error.exit_status == 3
+    print(held / 2**20, memory.shared_bytes() / 2**20, memory.peak_bytes() / 2**20)
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("rank", ["first", "second"])
+def test_a_ranks_own_mappings_count_apart_from_its_device(rank: str) -> None:
+    found = subprocess.run([sys.executable, "-c", MAPPED, rank], capture_output=True, text=True, timeout=240)
+    assert found.returncode == 0, found.stderr
+    numbers, message = found.stdout.splitlines()
+    device, mapped, both = map(float, numbers.split())
+    assert device == pytest.approx(6, abs=1.2)
+    assert mapped == 20
+    assert both == pytest.approx(device + mapped)
+    assert "rank 3, epoch 1, op 'load': the device has held" in message
+    assert "budget 4,194,304 B" in message
+
+
 @pytest.mark.parametrize(("rank", "shared"), [("first", 4), ("second", 0)])
 def test_a_peak_is_that_of_epoch_or_evaluation_and_shared_memory_counts_once(rank: str, shared: int) -> None:
     found = subprocess.run([sys.executable, "-c", EVALUATION, rank], capture_output=True, text=True, timeout=240)
