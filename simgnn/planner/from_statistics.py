@@ -74,6 +74,26 @@ def from_statistics(
     return experiment, stats.on_hosts(hosts)
 
 
+def numbers_of_chunks(experiment: Experiment, base: Path | None) -> tuple[int, ...]:
+    """Return the numbers of chunks of each rank that the experiment's statistics file knows, ascending. Raises
+    :class:`ConfigError` if it knows none for the experiment's ranks."""
+    # Numba: loaded when a graph is prepared
+    from simgnn.partition.statistics.file import load_partitions
+
+    path = expanded(experiment.graph.source.removeprefix(STATISTICS))
+    held = load_partitions(path if path.is_absolute() or base is None else base / path)
+    if _states_ranks(experiment):
+        ranks = with_default_cluster(experiment, None).ranks
+        held = tuple(stats for stats in held if stats.ranks == ranks)
+    numbers = {batches_in(stats.tables) for stats in held} - {None}
+    if not numbers:
+        raise ConfigError(
+            f"partition.chunks: got 'auto', but {path} says of no number of chunks what rows they need: state them "
+            "([partition.chunks], docs/statistics.md), or count them with simgnn partition --stats"
+        )
+    return tuple(sorted(number for number in numbers if number is not None))
+
+
 def _suiting_devices(
     experiment: Experiment, starts: PartitionStats, held: Sequence[PartitionStats], hosts: IntArray, path: Path,
     profile: Profile | None, progress: Progress,

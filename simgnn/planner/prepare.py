@@ -15,16 +15,17 @@ from simgnn.hardware.profile.profile import Profile
 from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.halo_rows import HALO_VERTICES, ROW_EDGES
 from simgnn.partition.statistics.partition_stats import DROPPED_BETWEEN, DROPPED_EDGES, PartitionStats
-from simgnn.planner.chunks import obtain_chunks, with_transfer_rates
+from simgnn.planner.chunks import check_order_rates, obtain_chunks, with_transfer_rates
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.fit_partition import check_fitted, with_fitted_partition
 from simgnn.planner.from_statistics import STATISTICS as STATISTICS
-from simgnn.planner.from_statistics import from_statistics
+from simgnn.planner.from_statistics import from_statistics, numbers_of_chunks
 from simgnn.planner.from_statistics import with_default_cluster as with_default_cluster
 from simgnn.planner.make_plan import Planned, check_trains, plan
 from simgnn.planner.memory.cache_capacity import with_capacities
 from simgnn.planner.memory.chunk_number import (
+    ChunkTrials,
     Needs,
     asks_for_number,
     chosen_number,
@@ -95,7 +96,8 @@ def prepare(
     folder of relative paths. ``need_graph``: reject a statistics file, which cannot be trained on. ``counted``: file of
     counted batch sizes for a statistics file, whose batches are estimated without it. ``profile``: hardware that
     partitioners which suit devices read (None: these are refused). ``needs``: says what a program holds, where the
-    number of chunks follows from memory. ``progress`` is told of each step. Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`."""
+    number of chunks follows from memory. ``progress`` is told of each step. Raises :class:`ConfigError`,
+    :class:`GraphError` or :class:`ProgramError`."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.folder import check_cache
 
@@ -106,10 +108,14 @@ def prepare(
             if need_graph:
                 why = "a statistics file can be simulated, not trained on"
                 raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
+            stated = experiment
+            experiment, number = _fitting_number(experiment, base, profile, needs, progress)
             experiment, stats = from_statistics(experiment, base, profile, progress)
+            check_order_rates(stated.model_copy(update={"cluster": experiment.cluster}), stats.made_by, profile)
             check_fitted(experiment, profile)
             if experiment.sampling is None:
                 planned = _planned(experiment, stats, profile, progress)
+                planned = replace(planned, resolved={**planned.resolved, **number})
                 return Prepared(experiment, stats, planned, estimated=_estimated(experiment, stats, planned))
             return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
         check_cache(cache)
@@ -158,6 +164,25 @@ def _in_chunks(
     filled = {f"partition.{option}": value for option, value in timed.partition.filled().items()}
     planned = replace(planned, resolved={**planned.resolved, **number, **filled})
     return Prepared(experiment, stats, planned, graph, artifact, chunks=chunks)
+
+
+def _fitting_number(
+    experiment: Experiment, base: Path | None, profile: Profile | None, needs: Needs, progress: Progress
+) -> tuple[Experiment, dict[str, Any]]:
+    """Return the experiment of a statistics file with the smallest number of chunks in the file that fits, and that by
+    its key path, if its number is to follow from memory."""
+    if experiment.communication.moves != "chunks" or not asks_for_number(experiment):
+        return experiment, {}
+    known = numbers_of_chunks(experiment, base)
+
+    def read(chunks: int) -> tuple[Experiment, PartitionStats]:
+        return from_statistics(in_chunks(experiment, chunks), base, profile, progress)
+
+    placed = experiment.model_copy(update={"cluster": read(known[0])[0].cluster})
+    room = device_room(placed, profile)
+    trials = ChunkTrials(placed, lambda chunks: read(chunks)[1], needs, room, known[-1], None, known, progress)
+    found = chosen_number(trials)
+    return in_chunks(experiment, found), {"partition.chunks": found}
 
 
 def full_graph_stats(experiment: Experiment, artifact: "PartitionArtifact") -> PartitionStats:

@@ -9,6 +9,7 @@ import pytest
 
 from simgnn.api.chunk_memory import simulated_needs, trials_of
 from simgnn.api.device_budget import check_device_budget
+from simgnn.api.partition import make_partition
 from simgnn.api.predict import known_profile, predict
 from simgnn.errors import ConfigError, ShortMemoryError
 from simgnn.experiment.load import load_experiment
@@ -17,6 +18,7 @@ from simgnn.hardware.profile.profile import load_profile
 from simgnn.planner.memory.chunk_number import ChunkTrials, Held, chosen_number, workable
 from simgnn.planner.prepare import Prepared, prepare
 from simgnn.progress import SILENT
+from simgnn.tomlfile import write_toml
 
 PROFILE = "vm-epyc-2"
 GRAPH = {
@@ -91,6 +93,51 @@ def test_without_budget_and_profile_no_number_follows(tmp_path: Path) -> None:
     one = one.model_copy(update={"partition": type(one.partition).model_validate({"chunks": "auto", "rates": rates})})
     with pytest.raises(ConfigError, match=r"partition\.chunks: got 'auto' without placement\.device_bytes"):
         prepare(one, cache=tmp_path)
+
+
+def stated_file(folder: Path) -> Path:
+    """A statistics file that knows two numbers of chunks."""
+    graph = {
+        "name": "web", "vertices": 100_000, "edges": 1_500_000, "feature_width": 64, "classes": 8,
+        "train_vertices": 25_000,
+    }  # fmt: skip
+    parts = {"ranks": 2, "replication_factor": 1.35}
+    chunks = ({"chunks": 8, "rho": 1.9, "phi": 0.7, "psi": 0.6}, {"chunks": 16, "rho": 2.2, "phi": 0.7, "psi": 0.6})
+    path = folder / "stats.toml"
+    write_toml(path, {"graph": graph, "partition": [{**parts, "chunks": each} for each in chunks]})
+    return path
+
+
+def test_of_a_statistics_file_the_smallest_number_that_fits_is_taken(tmp_path: Path) -> None:
+    source = {"graph.source": f"stats:{stated_file(tmp_path)}", "model.hidden": 16, "hardware.profile": PROFILE}
+    profile = load_profile(PROFILE)
+
+    def found(budget: int, chunks: Any = "auto") -> Prepared:
+        settings = {**source, "placement.device_bytes": budget, "partition.chunks": chunks}
+        one = load_experiment("hongtu", settings, ranks=2)
+        return prepare(one, profile=profile, needs=simulated_needs(profile))
+
+    eight, sixteen = (peak(found(10**10, chunks)) for chunks in (8, 16))
+    assert eight > sixteen
+    assert found(eight).planned.resolved["partition.chunks"] == 8
+    assert found(eight - 1).planned.resolved["partition.chunks"] == 16
+    with pytest.raises(ShortMemoryError, match=f"device_bytes = {sixteen:,}"):
+        found(sixteen - 1)
+
+
+def test_an_order_of_chunks_that_other_rates_chose_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIMGNN_CACHE", str(tmp_path))
+    small = {**GRAPH, "partition.chunks": 4}
+    made = tmp_path / "stats.toml"
+    make_partition("hongtu", ranks=2, set=small, stats=made, alternatives=False)
+    source = {**small, "graph.source": f"stats:{made}"}
+    for key in ("graph.vertices", "graph.edges"):
+        del source[key]
+    same = predict(load_experiment("hongtu", source, ranks=2), SILENT, limits=False)
+    straight = predict(load_experiment("hongtu", small, ranks=2), SILENT, limits=False)
+    assert same.result.program_digest == straight.result.program_digest
+    with pytest.raises(ConfigError, match=r"graph\.source: .* whose order of chunks was chosen by"):
+        predict(load_experiment("hongtu", {**source, "hardware.profile": "a100-nvlink-4"}, ranks=2), SILENT)
 
 
 def test_auto_is_refused_where_nothing_trains_chunk_by_chunk() -> None:
