@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,12 +14,12 @@ from executor.chunks.network import ChunkNetwork
 from executor.layers.builtin import Layer
 from executor.layers.user import check_recomputed
 from executor.policies.accelerated import accelerated
-from executor.rank.assemble import check_host_room, in_mappings, mapped_buffers
 from executor.state.buffers import TORCH_TYPES, BufferStore, Value
 from executor.state.context import GroupHandle, RankContext, Vertices
 from executor.state.optimizer import FlatOptimizer, learned_values
 from executor.state.plan import RunPlan
 from executor.state.task import load_task
+from executor.store.mapped import check_host_room, in_mappings, mapped_buffers
 from executor.store.shared import mapped_copy
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
@@ -86,9 +86,7 @@ def _context(
 
 
 def _reuses(plan: RunPlan) -> bool:
-    communication = plan.policies["communication"]
-    assert isinstance(communication, ChunkCommunication), "rows move chunk by chunk"
-    return communication.reuses
+    return cast(ChunkCommunication, plan.policies["communication"]).reuses
 
 
 def _places(held: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -80,27 +80,18 @@ def _add_to_list(op: Op, context: RankContext, part: Part, combine: Combine) -> 
 
 def zeros(op: Op, template: Template, context: RankContext) -> Handler:
     """Write zeros to the rows that the op names, or to a whole buffer."""
-    (access,), store = op.writes, context.store
-    if access.part is None:
-        read, put_whole = store.getter(access), store.setter(access)
+    access = op.writes[0]
+    whole = context.store.memory(access)
+    chosen = None if access.part is None else context.store.selection(access.part)
 
-        def clear(now: Now) -> None:
-            if isinstance(held := read(now), torch.Tensor):
-                held.zero_()
-            else:
-                put_whole(now, store.zeros(access, now))
-
-        return clear
-    whole, chosen = store.memory(access), store.selection(access.part)
-
-    def clear_rows(now: Now) -> None:
-        memory, rows = whole(now), chosen(now)
-        if isinstance(rows, slice):
-            memory[rows].zero_()
-        else:
+    def clear(now: Now) -> None:
+        memory, rows = whole(now), None if chosen is None else chosen(now)
+        if isinstance(rows, torch.Tensor):
             memory.index_fill_(0, rows, 0)
+        else:
+            (memory if rows is None else memory[rows]).zero_()
 
-    return clear_rows
+    return clear
 
 
 def touches_parts(op: Op) -> bool:

@@ -1,7 +1,6 @@
 """Assemble a rank's data from the run's plan: its part of the graph, model, optimizer, buffers and routes."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import cast
 
@@ -21,7 +20,8 @@ from executor.state.routes import local_routes
 from executor.state.task import Task, load_task
 from executor.state.warmup import warm_up
 from executor.store.host_turns import HostTurns
-from executor.store.shared import agree, check_room, mapped_copy, own_rows, shared_rows
+from executor.store.mapped import check_host_room, in_mappings, mapped_buffers
+from executor.store.shared import shared_rows
 from executor.world.member import World
 from simgnn.emit.batches.names import VERTICES
 from simgnn.emit.batches.on_rank import Functions, carried_out
@@ -128,47 +128,6 @@ def shared_buffers(program: Program, rank: int, group: GroupHandle) -> dict[str,
         if buffer.space == "host-shared":
             shape = (int(program.sizes.most(buffer.rows)[rank]), buffer.width)
             found[name] = shared_rows(shape, TORCH_TYPES[buffer.dtype], creator, lambda rows: None, group)
-    return found
-
-
-def check_host_room(program: Program, rank: int, group: GroupHandle) -> None:
-    """Raise :class:`ShortOfMemoryError` if the shared memory of this rank's host is smaller than the buffers that lie
-    there. Every rank of ``group`` calls it, before any makes its own."""
-    here = [other for other, host in enumerate(program.hosts) if host == program.hosts[rank]]
-    fault = None
-    try:
-        check_room(mapped_bytes(program, here), program.hosts[rank], len(here))
-    except BackendError as error:  # agreed on below, then raised
-        fault = error
-    agree("", fault, group)
-
-
-def mapped_bytes(program: Program, ranks: Sequence[int]) -> int:
-    """Return the bytes of buffers in the shared memory of a host with some ranks: their own, and once what they
-    share."""
-    total = 0
-    for buffer in program.buffers.values():
-        rows = program.sizes.most(buffer.rows)[list(ranks)] * (buffer.row_bytes * buffer.depth)
-        total += {"host-mapped": int(rows.sum()), "host-shared": int(rows[0])}.get(buffer.space, 0)
-    return total
-
-
-def in_mappings(program: Program, task: Task) -> Task:
-    """Return the task with features and labels in mappings, if the program has them there."""
-    features, labels = (
-        mapped_copy(value) if program.buffers[name].space == "host-mapped" else value
-        for name, value in (("features", task.features), ("labels", task.labels))
-    )
-    return replace(task, features=features, labels=labels)
-
-
-def mapped_buffers(program: Program, rank: int, constants: Set[str]) -> dict[str, list[torch.Tensor]]:
-    """Return the memory of all copies of the program's buffers in mappings of this rank, but of ``constants``."""
-    found = {}
-    for name, buffer in sorted(program.buffers.items()):
-        if buffer.space == "host-mapped" and name not in constants:
-            shape = (int(program.sizes.most(buffer.rows)[rank]), buffer.width)
-            found[name] = [own_rows(shape, TORCH_TYPES[buffer.dtype]) for _ in range(buffer.depth)]
     return found
 
 

@@ -229,7 +229,8 @@ class ChunkedPlan:
                 [gradient, "metrics"], work, layer=index, phase="forward",
                 scratch=loss_scratch(builder, self.model, TRAIN_ROWS, picked=True),
             )  # fmt: skip
-            self._save(here, f"forward/{index}/save", layer, gradient, self.model.classes)
+            kept = self._gradients(index)
+            self._save(here, f"forward/{index}/save", layer, gradient, self.model.classes, kept)
 
     def _compute(self, segments: Segments, layer: LayerSpec, here: tuple[str, ...], phase: Phase) -> None:
         """Emit the layer of a chunk from rows of the host, up to its output. ``phase``: of the transfers."""
@@ -310,10 +311,16 @@ class ChunkedPlan:
             module="placement", layer=layer, phase=phase,
         )  # fmt: skip
 
-    def _save(self, templates: tuple[str, ...], name: str, layer: LayerSpec, buffer: str, width: int) -> None:
-        """Emit the copy of a chunk's rows to the host."""
+    def _gradients(self, layer: int) -> str:
+        """The buffer of the host that holds the gradients of a layer's output: of two layers in turn, one each."""
+        return f"host/d/{layer % 2}/{self.model.layers[layer - 1].width_out}"
+
+    def _save(
+        self, templates: tuple[str, ...], name: str, layer: LayerSpec, buffer: str, width: int, into: str = ""
+    ) -> None:
+        """Emit the copy of a chunk's rows to the host, into the buffer named after them, or ``into`` another."""
         builder = self.builder
-        kept = builder.buffer(stored(buffer), RANK_ROWS, width, space=self.sizes.host)
+        kept = builder.buffer(into or stored(buffer), RANK_ROWS, width, space=self.sizes.host)
         builder.host_copy(
             templates, name, OpKind.D2H, [buffer], [of_chunk(kept)], ROWS, width * builder.item_bytes,
             layer=layer.index, phase="forward", category="comm",
@@ -334,7 +341,8 @@ class ChunkedPlan:
         """Emit one chunk of a layer backward."""
         index, template = layer.index, _backward(layer.index, opens)
         segments, builder, here = self._segments(template, template), self.builder, (template,)
-        below, trained = stored(f"d/hidden/{index - 1}"), index > 1
+        trained = index > 1
+        below = self._gradients(index - 1) if trained else ""
         own_gradient = trained and layer.uses_own_rows
         if opens:
             builder.buffer(below, RANK_ROWS, layer.width_in, space=self.sizes.host)
@@ -344,7 +352,7 @@ class ChunkedPlan:
                 form=Form.ZEROS,
             )  # fmt: skip
         gradient, summed = f"d/hidden/{index}", f"aggregated/{index}"
-        self._take(here, f"backward/{index}/take", layer, stored(gradient), gradient)
+        self._take(here, f"backward/{index}/take", layer, self._gradients(index), gradient)
         if self.recomputes:
             self._compute(segments, layer, here, "backward")
         else:

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from executor.rank.assemble import check_host_room, mapped_buffers, mapped_bytes
 from executor.recording.failure import ShortOfMemoryError
 from executor.state.buffers import BufferStore, Now
 from executor.state.context import GroupHandle
 from executor.store import shared
+from executor.store.mapped import check_host_room, mapped_buffers, mapped_bytes
 from simgnn.errors import BackendError
 from simgnn.program.ops import Access, Buffer, Part
 from simgnn.program.program import Program

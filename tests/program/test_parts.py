@@ -247,7 +247,7 @@ FAULTS = {
     "beyond": (("forward/1", "keep", accesses("a1", "labels[:load_to]")), r"ends at row \d+ on rank \d"),
     "no list": (("forward/1", "load", accesses("h0[load_from]", "merged1[ghost]")), "'ghost', which is no buffer"),
     "elsewhere": (("forward/1", "load", accesses("h0[load_to]", "merged1[load_to]")), "lie in the same memory"),
-    "differs": (("forward/1", "keep", accesses("a1[:own]", "kept1[:own]")), "the buffer's rows differ by turn"),
+    "differs": (("forward/1", "keep", accesses("kept1[:own]", "a1[:own]")), "the buffer's rows differ by turn"),
     "moved": (("forward/1", "keep", {"transfer": Transfer(24, 1)}), "moves 24 bytes, its part of buffer 'kept1' has"),
     "read": (("forward/1", "gather", {"transfer": Transfer(8)}), "but buffer 'merged1' holds"),
     "unread": (("forward/1", "load", {"reads": op("x", "add", "c", "h0").reads}), "must read the list 'load_to'"),

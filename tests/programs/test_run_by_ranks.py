@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from executor.rank.assemble import mapped_buffers
 from executor.rank.interpreter import Interpreter
 from executor.recording.metrics import History, observers
 from executor.state.buffers import BufferStore
 from executor.state.task import SPLITS, Task
+from executor.store.mapped import mapped_buffers
 from programs import chunked_epoch, hongtu_batch
 from programs.chunked_graph import ChunkedGraph
 from programs.test_simulated import machine_for

@@ -42,7 +42,9 @@ class ChunkCommunication(CommunicationTraits, ABC):
 
 
 class TakeEdges(RankAction[OfOne]):
-    """Choose the edges of the chunk of a step among those of all chunks."""
+    """Choose the edges of the chunk of a step among those of all chunks, which lie in the buffer that its op reads."""
+
+    starts_from_zeros: ClassVar[bool] = False
 
 
 class ChunkPlacement(Placement, ABC):

@@ -96,7 +96,7 @@ class ChunkTransfers:
                 (builder.row_work("scatter_add", rows_in("collected"), width),), route=NEED,
                 category="comm_overhead", **fields,
             )  # fmt: skip
-        leaving, rows = rows_in("evict_from"), f"evicted/{layer}"
+        leaving, rows = rows_in("evict_from"), f"evicted/{width}"
         builder.buffer(rows, leaving, width, space=self.host)
         builder.host_copy(
             templates, f"backward/{layer}/evict", OpKind.D2H,
