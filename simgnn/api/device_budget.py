@@ -4,19 +4,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.api.activity import find_activity
-from simgnn.api.predict import FALLBACK_PROFILE, ChosenProfile, simulation_of, smaller_caches
+from simgnn.api.memory_limits.chunk_memory import chunk_shortfall, trials_of
+from simgnn.api.predict import ChosenProfile, known_or_fallback, simulation_of, smaller_caches
 from simgnn.errors import ConfigError, HardwareError, ShortMemoryError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.profile.profile import load_profile
 from simgnn.outside import reason_of
 from simgnn.planner.make_plan import plan
 from simgnn.planner.memory.cache_capacity import with_capacities
 from simgnn.planner.memory.largest_cache import largest_caches
 from simgnn.planner.memory.program_memory import program_bytes, shortfall
 from simgnn.planner.prepare import Prepared
-from simgnn.program.sizes import IntArray
 from simgnn.progress import Progress
+from simgnn.sim.simulate import Simulation
 
 
 def check_device_budget(prepared: Prepared, chosen: ChosenProfile | None, progress: Progress) -> None:
@@ -29,16 +29,19 @@ def check_device_budget(prepared: Prepared, chosen: ChosenProfile | None, progre
     if not experiment.placement.device_bytes:
         return
     progress.stage("memory: what each device needs (placement.device_bytes)")
-    chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
-    simulated = True
+    known, chosen, simulation = chosen, known_or_fallback(chosen), None
     try:
-        held = _simulated(prepared, chosen)
+        simulation = _simulated(prepared, chosen)
+        held = simulation.memory.own
     except (ConfigError, HardwareError) as error:
         progress.stage(f"memory: counted in program order, since no simulation is possible here ({reason_of(error)})")
-        simulated, held = False, program_bytes(prepared.planned.program, _on_cpu(experiment, chosen))
+        held = program_bytes(prepared.planned.program, _on_cpu(experiment, chosen))
     if not (short := shortfall(experiment, held)):
         return
-    if simulated:
+    if experiment.communication.moves == "chunks":
+        trials = trials_of(prepared, chosen.profile, None if known is None else known.profile, progress)
+        raise ShortMemoryError(chunk_shortfall(prepared, held, simulation, trials))
+    if simulation is not None:
         machine = Machine.place(chosen.profile, experiment.rank_hosts(), experiment.hardware.threads)
         remedy = smaller_caches(prepared, machine)
     else:
@@ -60,11 +63,11 @@ def _smaller_in_program_order(prepared: Prepared, chosen: ChosenProfile) -> str:
     return largest_caches(experiment, int(prepared.stats.halo_rows().sum()), fits)
 
 
-def _simulated(prepared: Prepared, chosen: ChosenProfile) -> IntArray:
-    """Return the memory of each rank's device by simulation, int64 [P]."""
+def _simulated(prepared: Prepared, chosen: ChosenProfile) -> Simulation:
+    """Simulate a prepared run."""
     found, experiment = find_activity(prepared, None), prepared.experiment
     again = simulation_of(prepared, found)
-    return again.simulate(again.place(chosen.profile), experiment.train.epochs).memory.own
+    return again.simulate(again.place(chosen.profile), experiment.train.epochs)
 
 
 def _on_cpu(experiment: Experiment, chosen: ChosenProfile) -> NDArray[np.bool_]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simgnn.analysis.hit_rates import HitRates, hit_rates
 from simgnn.api.experiments import PathLike, path_of
+from simgnn.api.memory_limits.chunk_memory import simulated_needs
 from simgnn.api.predict import default_cluster, known_profile
 from simgnn.emit.halo_cache.cached_rows import CachesHalo
 from simgnn.emit.halo_cache.membership import HaloRows
@@ -46,6 +47,15 @@ from simgnn.partition.store import PartitionArtifact
 from simgnn.planner.chunks import obtain_chunks, with_transfer_rates
 from simgnn.planner.epoch_work import epoch_weights
 from simgnn.planner.fit_partition import RankFit, rank_fits, start_statistics
+from simgnn.planner.memory.chunk_number import (
+    ChunkTrials,
+    asks_for_number,
+    chosen_number,
+    device_room,
+    graph_trials,
+    in_chunks,
+    in_program_order,
+)
 from simgnn.planner.prepare import STATISTICS, fitted_partition, full_graph_stats, read_graph, with_default_cluster
 from simgnn.program.sizes import IntArray
 from simgnn.progress import Progress, progress_of
@@ -125,25 +135,34 @@ FIT_COLUMNS = (
 class Chunks:
     """The chunks of each partition, kept at ``path``. ``counts``: what they amount to and, if asked for, before them
     what fewer chunks would. ``rates``: bytes per second that decided between orders (None: there was nothing to
-    decide). ``made_now``: they were not kept already."""
+    decide). ``made_now``: they were not kept already. ``device_bytes``: for each of ``counts``, what training chunk by
+    chunk holds on the fullest device, and ``fits``, whether all devices have room for it (None: the experiment does
+    not train chunk by chunk, or no memory of devices is known)."""
 
     counts: tuple[ChunkCounts, ...]
     rates: TransferRates | None
     made_now: bool
     digest: str
     path: Path
+    device_bytes: tuple[int, ...] | None = None
+    fits: tuple[bool, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as plain values for JSON."""
         rates = None if self.rates is None else self.rates.model_dump(mode="json")
         kept = {"made_now": self.made_now, "digest": self.digest, "path": str(self.path)}
-        return {"counts": [one.as_dict() for one in self.counts], "rates": rates, **kept}
+        counts = [one.as_dict() for one in self.counts]
+        if self.device_bytes is not None and self.fits is not None:
+            for one, nbytes, fits in zip(counts, self.device_bytes, self.fits, strict=True):
+                one |= {"device_bytes": nbytes, "fits": fits}
+        return {"counts": counts, "rates": rates, **kept}
 
 
 CHUNK_TITLE = "rows in a pass over a layer, by chunks of each rank; cost: time for each byte of a row"
 CHUNK_COLUMNS = (
     "chunks", "V_ori / V", "V_ori", "V_p2p", "V_ru", "V_dd", "buffer rows", "order", "cost, initial", "cost"
 )  # fmt: skip
+MEMORY_COLUMNS = ("device memory", "fits")
 
 
 LABEL_COLUMNS = ("part", "host", "vertices", *MASKS)
@@ -294,8 +313,8 @@ class PartitionReport:
         return rows
 
     def chunk_lines(self) -> list[list[str]]:
-        """Return the cells of ``CHUNK_COLUMNS`` as text, for each number of chunks."""
-        rows = []
+        """Return the cells of :meth:`chunk_columns` as text, for each number of chunks."""
+        rows: list[list[str]] = []
         for one in () if self.chunks is None else self.chunks.counts:
             volumes = one.volumes
             numbers = (volumes.v_ori, volumes.v_p2p, volumes.v_ru, volumes.v_dd, one.buffer_rows)
@@ -303,7 +322,16 @@ class PartitionReport:
             rows.append(
                 [str(one.chunks), f"{one.replication_factor:.2f}", *(f"{n:,}" for n in numbers), one.order, *costs]
             )
+        held = None if self.chunks is None else self.chunks.device_bytes
+        if held is not None and self.chunks is not None and self.chunks.fits is not None:
+            for row, nbytes, fits in zip(rows, held, self.chunks.fits, strict=True):
+                row += [amount(nbytes), "yes" if fits else "no"]
         return rows
+
+    def chunk_columns(self) -> tuple[str, ...]:
+        """Return the titles of columns of chunks; of memory only where it is known."""
+        known = self.chunks is not None and self.chunks.device_bytes is not None
+        return (*CHUNK_COLUMNS, *(MEMORY_COLUMNS if known else ()))
 
     def rate_lines(self) -> list[list[str]]:
         """Return the cells of ``RATE_COLUMNS`` as text, if rates decided the order of chunks."""
@@ -320,7 +348,7 @@ class PartitionReport:
     def _repr_html_(self) -> str:
         html = page.table(["partition", ""], self.lines())
         html += page.table(BALANCE_COLUMNS, self.balance_lines(), BALANCE_TITLE) if self.balances else ""
-        return html + (page.table(CHUNK_COLUMNS, self.chunk_lines(), CHUNK_TITLE) if self.chunks else "")
+        return html + (page.table(self.chunk_columns(), self.chunk_lines(), CHUNK_TITLE) if self.chunks else "")
 
 
 def make_partition(
@@ -374,6 +402,9 @@ def make_partitions(
         profile = _profile_of(experiment)
         loaded = with_default_cluster(experiment, None if profile is None else default_cluster(profile))
         loaded, artifact = fitted_partition(with_transfer_rates(loaded, profile), graph, None, shown, profile)
+        trials = _trials(loaded, graph, artifact, profile, shown)
+        if trials is not None and asks_for_number(loaded):
+            loaded = in_chunks(loaded, chosen_number(trials))
         chunks = obtain_chunks(loaded, graph, artifact, None, shown) if loaded.partition.chunked else None
         cut = artifact.kind == "edge-cut"
         if stats is not None:
@@ -394,7 +425,9 @@ def make_partitions(
             digest=artifact.digest,
             path=artifact.path,
             hit_rates=_hit_rates(loaded, artifact) if cut and loaded.freshness.caches_halo else None,
-            chunks=None if chunks is None else _chunks(loaded, graph, artifact, chunks, alternatives, shown.stage),
+            chunks=None
+            if chunks is None
+            else _chunks(loaded, graph, artifact, chunks, alternatives, trials, shown.stage),
             dropped=_dropped(artifact.stats),
             labels=_labels(loaded, graph, divisions, shown.stage) if cut and loaded.partition.around_labels else None,
             counted=artifact.counted,
@@ -459,17 +492,36 @@ def _chunks(
     parts: PartitionArtifact,
     kept: ChunkArtifact,
     others: bool,
+    trials: ChunkTrials | None,
     stage: Callable[[str], None],
 ) -> Chunks:
     """Describe the ``kept`` chunks of ``parts`` and, with ``others``, what each power of two below their number would
-    amount to."""
+    amount to. ``trials``: what tells their memory (None: nothing does)."""
     policy = cast(ChunkedPartitioner, experiment.partition)
     found = []
     for fewer in (2**power for power in range((kept.chunks - 1).bit_length()) if others):
         stage(f"partition: what {fewer} chunks would give")
         found.append(counted(graph, parts, policy.settings(fewer)))
     found.append(kept_counts(kept, graph.vertices))
-    return Chunks(tuple(found), policy.rates, kept.made, kept.digest, kept.path)
+    numbers = [one.chunks for one in found]
+    held = None if trials is None else tuple(int(trials.held(number).device.max()) for number in numbers)
+    fits = None if trials is None else tuple(map(trials.fits, numbers))
+    return Chunks(tuple(found), policy.rates, kept.made, kept.digest, kept.path, held, fits)
+
+
+def _trials(
+    experiment: Experiment, graph: Graph, parts: PartitionArtifact, profile: Profile | None, progress: Progress
+) -> ChunkTrials | None:
+    """Return what tells the memory of training by chunks of ``parts``; None for experiments that do not train so, for
+    graphs without labels, and where the number is stated and no memory of devices is known."""
+    facts = graph.facts()
+    if experiment.communication.moves != "chunks" or not (facts.train_vertices and facts.feature_width):
+        return None
+    if profile is None and not asks_for_number(experiment) and not experiment.placement.device_bytes:
+        return None
+    room = device_room(experiment, profile)
+    needs = in_program_order if profile is None else simulated_needs(profile)
+    return graph_trials(experiment, graph, parts, full_graph_stats(experiment, parts), needs, room, progress)
 
 
 def _dropped(stats: PartitionStats) -> tuple[DroppedFromRank, ...] | None:

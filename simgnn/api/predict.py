@@ -12,6 +12,7 @@ from simgnn.analysis.compare import timed_ops
 from simgnn.analysis.replay.activity import Replay
 from simgnn.analysis.replay.recorded_run import on_clock
 from simgnn.api.activity import check_run, find_activity
+from simgnn.api.memory_limits.chunk_memory import chunk_shortfall, simulated_needs, trials_of
 from simgnn.api.results import Outcome
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
@@ -152,8 +153,7 @@ def predict(
     batches of the sizes in ``counted``. ``limits``: find what limits it, which takes a few more simulations;
     ``thorough``: also where these take long. ``record``: words of the command that records such a run, for the error
     message if one is needed. Raises :class:`ConfigError` for layers that declare no cost."""
-    chosen = chosen or known_profile(experiment)
-    chosen = chosen or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
+    chosen = known_or_fallback(chosen or known_profile(experiment))
     if chosen.fallback:
         progress.stage(NO_CALIBRATION.format(chosen.label))
     if activity is not None:
@@ -167,6 +167,7 @@ def predict(
         default_cluster=cluster,
         counted=counted,
         profile=None if known is None else known.profile,
+        needs=simulated_needs(known_or_fallback(known).profile),
         progress=progress,
     )
     check_declared(prepared)
@@ -176,7 +177,7 @@ def predict(
         progress.stage(f"simulating {experiment.train.epochs} epochs on {chosen.label}")
         again = simulation_of(prepared, found)
         simulation = again.simulate(machine, experiment.train.epochs)
-        if short := shortfall(experiment, simulation.memory.own):
+        if short := _shortfall(prepared, simulation, chosen.profile, known, progress):
             simulation = replace(simulation, status="oom", message=short)
         spread = estimate_spread(simulation, machine, prepared.stats, found.activity)
         limited_by = None
@@ -201,6 +202,23 @@ def predict(
     stages = _stage_times(prepared, machine, simulation, spread, compared=limits) if simulation.status == "ok" else None
     result = result.model_copy(update={"limited_by": limited_by, "evaluation": evaluation, "stages": stages})
     return Prediction(result, None, prepared, chosen, machine, found, simulation, spread)
+
+
+def known_or_fallback(known: ChosenProfile | None) -> ChosenProfile:
+    """Return a known profile, or the shipped one that stands in for a machine that was never calibrated."""
+    return known or ChosenProfile(load_profile(FALLBACK_PROFILE), FALLBACK_PROFILE, fallback=True)
+
+
+def _shortfall(
+    prepared: Prepared, simulation: Simulation, profile: Profile, known: ChosenProfile | None, progress: Progress
+) -> str:
+    """Describe which rank needs more than its budget, and what to do; "" if none does."""
+    experiment, held = prepared.experiment, simulation.memory.own
+    if experiment.communication.moves != "chunks" or not shortfall(experiment, held):
+        return shortfall(experiment, held)
+    stated = None if known is None else known.profile
+    trials = None if prepared.graph is None else trials_of(prepared, profile, stated, progress)
+    return chunk_shortfall(prepared, held, simulation, trials)
 
 
 def smaller_caches(prepared: Prepared, machine: Machine) -> str:

@@ -5,11 +5,12 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from simgnn.api.device_budget import check_device_budget
 from simgnn.api.executor_process import check_executor, epoch_of, start_executor
 from simgnn.api.experiments import PathLike, load_experiment, path_of
 from simgnn.api.extend import check_resumable
-from simgnn.api.predict import TRACE_EPOCHS, default_cluster, known_profile
+from simgnn.api.memory_limits.chunk_memory import simulated_needs
+from simgnn.api.memory_limits.device_budget import check_device_budget
+from simgnn.api.predict import TRACE_EPOCHS, default_cluster, known_or_fallback, known_profile
 from simgnn.api.results import Run
 from simgnn.errors import BackendError, ConfigError
 from simgnn.experiment.load import load_experiment as load
@@ -39,7 +40,10 @@ def prepare_run(experiment: Experiment, out: Path, progress: Progress, force: bo
             "cluster.ranks_per_host: not given, and this machine was never calibrated; give a number, such as --ranks 2"
         )
     profile = None if chosen is None else chosen.profile
-    prepared = prepare(experiment, default_cluster=cluster, need_graph=True, profile=profile, progress=progress)
+    needs = simulated_needs(known_or_fallback(chosen).profile)
+    prepared = prepare(
+        experiment, default_cluster=cluster, need_graph=True, profile=profile, needs=needs, progress=progress
+    )
     check_device_budget(prepared, chosen, progress)
     return write_run(prepared, profile, out, progress, force)
 

@@ -1,12 +1,13 @@
 """Fills in the rates by which a partitioner chooses the order of chunks, and obtains the chunks of a partition."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.price.machine import Machine
-from simgnn.hardware.price.transfer_rates import transfer_rates
+from simgnn.hardware.price.transfer_rates import TransferRates, transfer_rates
 from simgnn.hardware.profile.profile import Profile
 from simgnn.partition.chunks.partitioner import ChunkedPartitioner
 from simgnn.progress import Progress
@@ -25,7 +26,7 @@ def with_transfer_rates(experiment: Experiment, profile: Profile | None) -> Expe
     if not experiment.partition.chunked:
         return experiment
     policy = cast(ChunkedPartitioner, experiment.partition)
-    if policy.rates is not None or not policy.settings().chooses:
+    if policy.rates is not None or not policy.settings(policy.stated_chunks or 1).chooses:
         return experiment
     if profile is None:
         raise ConfigError(
@@ -35,6 +36,32 @@ def with_transfer_rates(experiment: Experiment, profile: Profile | None) -> Expe
         )
     machine = Machine.place(profile, experiment.rank_hosts(), experiment.hardware.threads)
     return experiment.model_copy(update={"partition": policy.timed(transfer_rates(machine))})
+
+
+def check_order_rates(experiment: Experiment, made_by: Mapping[str, Any] | None, profile: Profile | None) -> None:
+    """Raise :class:`ConfigError` where the order of chunks in a statistics file was chosen by other rates than those of
+    the hardware ``profile``, which chooses another one: ``made_by`` says how the file's partition was made. Rates that
+    the experiment states are the user's."""
+    policy = experiment.partition
+    if experiment.communication.moves != "chunks" or not policy.chunked or made_by is None or not made_by.get("rates"):
+        return
+    if cast(ChunkedPartitioner, policy).rates is not None:
+        return
+    made_with = TransferRates.model_validate(made_by["rates"])
+    here = None
+    if profile is not None:
+        here = transfer_rates(Machine.place(profile, experiment.rank_hosts(), experiment.hardware.threads))
+    if here != made_with:
+        got = "no hardware profile" if here is None else _rates(here)
+        raise ConfigError(
+            f"graph.source: got '{experiment.graph.source}', whose order of chunks was chosen by {_rates(made_with)}, "
+            f"expected one for the hardware here ({got}): another order may be cheaper; divide the graph again with "
+            "this profile (simgnn partition --hardware PROFILE --stats FILE), or state partition.rates to keep it"
+        )
+
+
+def _rates(rates: TransferRates) -> str:
+    return ", ".join(f"{name} = {rate:.4g}" for name, rate in rates.model_dump(exclude_none=True).items())
 
 
 def obtain_chunks(

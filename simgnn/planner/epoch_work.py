@@ -8,6 +8,7 @@ import numpy as np
 from simgnn.experiment.schema import Experiment
 from simgnn.graph.graph import GraphFacts
 from simgnn.hardware.price.work import flops_and_bytes
+from simgnn.partition.chunks.spread import ChunkTotals
 from simgnn.partition.statistics.partition_stats import PartitionStats
 from simgnn.planner.make_plan import Planned, plan
 from simgnn.program.sizes import Route
@@ -103,6 +104,7 @@ def _plan_alone(experiment: Experiment, facts: GraphFacts) -> Planned:
     none = np.zeros(0, np.int32)
     halo = Route(none, none, none.astype(np.int64))
     rows, edges = facts.vertices * one, facts.edges * one
+    tables |= ChunkTotals(chunks=1, rho=1.0, phi=1.0, psi=1.0).tables(facts.vertices, rows, edges, halo)
     kind = experiment.communication.cut
     stats = PartitionStats(facts, kind, hosts=0 * one, rows=rows, edges=edges, halo=halo, digest="", tables=tables)
     return plan(experiment.with_cluster(1, 1), stats)

@@ -12,6 +12,8 @@ from simgnn.experiment.problems import shown
 from simgnn.experiment.schema import Experiment
 from simgnn.hardware.profile.profile import Profile
 from simgnn.outside import expanded
+from simgnn.partition.chunks.partitioner import ChunkedPartitioner
+from simgnn.partition.chunks.tables import batches_in
 from simgnn.partition.device_fit import FittedPartitioner
 from simgnn.partition.statistics.halo_rows import ROW_ORDER
 from simgnn.partition.statistics.partition_stats import PartitionStats
@@ -72,6 +74,26 @@ def from_statistics(
     return experiment, stats.on_hosts(hosts)
 
 
+def numbers_of_chunks(experiment: Experiment, base: Path | None) -> tuple[int, ...]:
+    """Return the numbers of chunks of each rank that the experiment's statistics file knows, ascending. Raises
+    :class:`ConfigError` if it knows none for the experiment's ranks."""
+    # Numba: loaded when a graph is prepared
+    from simgnn.partition.statistics.file import load_partitions
+
+    path = expanded(experiment.graph.source.removeprefix(STATISTICS))
+    held = load_partitions(path if path.is_absolute() or base is None else base / path)
+    if _states_ranks(experiment):
+        ranks = with_default_cluster(experiment, None).ranks
+        held = tuple(stats for stats in held if stats.ranks == ranks)
+    numbers = {batches_in(stats.tables) for stats in held} - {None}
+    if not numbers:
+        raise ConfigError(
+            f"partition.chunks: got 'auto', but {path} says of no number of chunks what rows they need: state them "
+            "([partition.chunks], docs/statistics.md), or count them with simgnn partition --stats"
+        )
+    return tuple(sorted(number for number in numbers if number is not None))
+
+
 def _suiting_devices(
     experiment: Experiment, starts: PartitionStats, held: Sequence[PartitionStats], hosts: IntArray, path: Path,
     profile: Profile | None, progress: Progress,
@@ -121,7 +143,7 @@ def _states_ranks(experiment: Experiment) -> bool:
 def _chosen(experiment: Experiment, found: Sequence[PartitionStats], path: Path) -> PartitionStats:
     """Return the partition of the experiment's ranks and partitioner; if the file holds one only, that one."""
     if len(found) == 1:
-        return found[0]
+        return _in_as_many_chunks(experiment, found, path)[0]
     fitting = list(found)
     if _states_ranks(experiment):
         stated = with_default_cluster(experiment, None)
@@ -135,6 +157,7 @@ def _chosen(experiment: Experiment, found: Sequence[PartitionStats], path: Path)
             f"cluster.ranks_per_host: missing, and {path} holds {_named(found)}; set --ranks, or cluster.hosts and "
             f"cluster.ranks_per_host, to {_listed(sorted({stats.ranks for stats in found}))} ranks in all"
         )
+    fitting = _in_as_many_chunks(experiment, fitting, path)
     if len(fitting) == 1:
         return fitting[0]
     by_policy = [stats for stats in fitting if not _policy_faults(experiment, stats, path)]
@@ -152,6 +175,24 @@ def _chosen(experiment: Experiment, found: Sequence[PartitionStats], path: Path)
     raise ConfigError(
         f"partition: {len(by_policy)} partitions in {path} fit ({_named(by_policy)}): {_telling_apart(by_policy)}"
     )
+
+
+def _in_as_many_chunks(experiment: Experiment, found: Sequence[PartitionStats], path: Path) -> list[PartitionStats]:
+    """Return the partitions in as many chunks as the experiment states, if its partitioner makes chunks and any of
+    them is in chunks. Raises :class:`ConfigError` if none is in that many: rows that chunks need are known for the
+    number with which they were counted alone."""
+    numbers = {number for stats in found if (number := batches_in(stats.tables)) is not None}
+    if not experiment.partition.chunked or not numbers:
+        return list(found)
+    wanted = cast(ChunkedPartitioner, experiment.partition).stated_chunks
+    if wanted is None:
+        return list(found)
+    if wanted not in numbers:
+        raise ConfigError(
+            f"partition.chunks: got {wanted}, but {path} states what {_listed(sorted(numbers))} chunks of each rank "
+            "need, which says nothing of other numbers: use one of these, or count the rows again with yours"
+        )
+    return [stats for stats in found if batches_in(stats.tables) == wanted]
 
 
 def _telling_apart(found: Sequence[PartitionStats]) -> str:

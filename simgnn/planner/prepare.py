@@ -15,15 +15,25 @@ from simgnn.hardware.profile.profile import Profile
 from simgnn.model.user_layer import user_shape
 from simgnn.partition.statistics.halo_rows import HALO_VERTICES, ROW_EDGES
 from simgnn.partition.statistics.partition_stats import DROPPED_BETWEEN, DROPPED_EDGES, PartitionStats
-from simgnn.planner.chunks import obtain_chunks, with_transfer_rates
+from simgnn.planner.chunks import check_order_rates, obtain_chunks, with_transfer_rates
 from simgnn.planner.edge_weights import check_weights
 from simgnn.planner.epoch_work import with_weights
 from simgnn.planner.fit_partition import check_fitted, with_fitted_partition
 from simgnn.planner.from_statistics import STATISTICS as STATISTICS
-from simgnn.planner.from_statistics import from_statistics
+from simgnn.planner.from_statistics import from_statistics, numbers_of_chunks
 from simgnn.planner.from_statistics import with_default_cluster as with_default_cluster
 from simgnn.planner.make_plan import Planned, check_trains, plan
 from simgnn.planner.memory.cache_capacity import with_capacities
+from simgnn.planner.memory.chunk_number import (
+    ChunkTrials,
+    Needs,
+    asks_for_number,
+    chosen_number,
+    device_room,
+    graph_trials,
+    in_chunks,
+    in_program_order,
+)
 from simgnn.progress import SILENT, Progress
 from simgnn.registry import reported
 from simgnn.sampling.batches.sizes import load_sizes
@@ -78,15 +88,16 @@ class Prepared:
 def prepare(
     experiment: Experiment, *, base: Path | None = None, default_cluster: tuple[int, int] | None = None,
     need_graph: bool = False, cache: Path | None = None, counted: Path | None = None, profile: Profile | None = None,
-    progress: Progress = SILENT,
+    needs: Needs = in_program_order, progress: Progress = SILENT,
 ) -> Prepared:  # fmt: skip
     """Load the graph, make or load its partition and its mini-batches, and plan the program.
 
     ``default_cluster``: hosts and ranks per host if the experiment states none (the hardware profile's). ``base``:
     folder of relative paths. ``need_graph``: reject a statistics file, which cannot be trained on. ``counted``: file of
     counted batch sizes for a statistics file, whose batches are estimated without it. ``profile``: hardware that
-    partitioners which suit devices read (None: these are refused). ``progress`` is told
-    of each step. Raises :class:`ConfigError`, :class:`GraphError` or :class:`ProgramError`."""
+    partitioners which suit devices read (None: these are refused). ``needs``: says what a program holds, where the
+    number of chunks follows from memory. ``progress`` is told of each step. Raises :class:`ConfigError`,
+    :class:`GraphError` or :class:`ProgramError`."""
     # Numba: loaded when a graph is prepared
     from simgnn.partition.folder import check_cache
 
@@ -97,10 +108,14 @@ def prepare(
             if need_graph:
                 why = "a statistics file can be simulated, not trained on"
                 raise ConfigError(f"graph.source: got '{source}', expected a graph: {why}")
+            stated = experiment
+            experiment, number = _fitting_number(experiment, base, profile, needs, progress)
             experiment, stats = from_statistics(experiment, base, profile, progress)
+            check_order_rates(stated.model_copy(update={"cluster": experiment.cluster}), stats.made_by, profile)
             check_fitted(experiment, profile)
             if experiment.sampling is None:
                 planned = _planned(experiment, stats, profile, progress)
+                planned = replace(planned, resolved={**planned.resolved, **number})
                 return Prepared(experiment, stats, planned, estimated=_estimated(experiment, stats, planned))
             return _from_estimates(experiment, stats) if counted is None else _from_counted(experiment, stats, counted)
         check_cache(cache)
@@ -119,7 +134,7 @@ def prepare(
         artifact = obtain_partition(experiment, graph, cache, progress, profile)
         stats = full_graph_stats(experiment, artifact) if sampling is None else artifact.stats
         if experiment.communication.moves == "chunks":
-            return _in_chunks(experiment, graph, artifact, stats, cache, profile, progress)
+            return _in_chunks(experiment, graph, artifact, stats, cache, profile, needs, progress)
         if sampling is None:
             return Prepared(experiment, stats, _planned(experiment, stats, profile, progress), graph, artifact)
         # Numba: loaded when a graph is prepared
@@ -134,16 +149,40 @@ def prepare(
 
 def _in_chunks(
     experiment: Experiment, graph: "Graph", artifact: "PartitionArtifact", stats: PartitionStats, cache: Path | None,
-    profile: Profile | None, progress: Progress,
+    profile: Profile | None, needs: Needs, progress: Progress,
 ) -> Prepared:  # fmt: skip
-    """Divide the partition into chunks, and plan training chunk by chunk."""
-    timed = with_transfer_rates(experiment, profile)
+    """Divide the partition into chunks, as many as memory asks for if none are stated, and plan training chunk by
+    chunk."""
+    timed, number = with_transfer_rates(experiment, profile), {}
+    if asks_for_number(timed):
+        room = device_room(timed, profile)
+        found = chosen_number(graph_trials(timed, graph, artifact, stats, needs, room, progress))
+        timed, number = in_chunks(timed, found), {"partition.chunks": found}
     chunks = obtain_chunks(timed, graph, artifact, cache, progress)
     stats = replace(stats, tables={**stats.tables, **chunks.tables})
     planned = _planned(experiment, stats, profile, progress)
     filled = {f"partition.{option}": value for option, value in timed.partition.filled().items()}
-    planned = replace(planned, resolved={**planned.resolved, **filled})
+    planned = replace(planned, resolved={**planned.resolved, **number, **filled})
     return Prepared(experiment, stats, planned, graph, artifact, chunks=chunks)
+
+
+def _fitting_number(
+    experiment: Experiment, base: Path | None, profile: Profile | None, needs: Needs, progress: Progress
+) -> tuple[Experiment, dict[str, Any]]:
+    """Return the experiment of a statistics file with the smallest number of chunks in the file that fits, and that by
+    its key path, if its number is to follow from memory."""
+    if experiment.communication.moves != "chunks" or not asks_for_number(experiment):
+        return experiment, {}
+    known = numbers_of_chunks(experiment, base)
+
+    def read(chunks: int) -> tuple[Experiment, PartitionStats]:
+        return from_statistics(in_chunks(experiment, chunks), base, profile, progress)
+
+    placed = experiment.model_copy(update={"cluster": read(known[0])[0].cluster})
+    room = device_room(placed, profile)
+    trials = ChunkTrials(placed, lambda chunks: read(chunks)[1], needs, room, known[-1], None, known, progress)
+    found = chosen_number(trials)
+    return in_chunks(experiment, found), {"partition.chunks": found}
 
 
 def full_graph_stats(experiment: Experiment, artifact: "PartitionArtifact") -> PartitionStats:

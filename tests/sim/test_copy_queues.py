@@ -138,7 +138,7 @@ def test_a_steady_epoch_with_queues_in_closed_form() -> None:
 
 
 def test_merges_beside_gpus_are_work_of_the_host_and_follow_one_another() -> None:
-    on = Machine.place(load_profile("mixed-pcie3-8"), [0] * 3)
+    on = Machine.place(load_profile("mixed-pcie3-8"), [0] * 3, 1)
     nbytes, rows = 1 << 30, 1 << 20
     shared = Buffer("shared", rows, 256, space="host-shared", persistent=True)
     staged = Buffer("staged", rows, 256, space="host")

@@ -60,6 +60,19 @@ def test_a_rank_alone_is_as_fast_as_its_threads() -> None:
     assert one.assumed == ("scatter_add of the CPU beside a GPU",)
 
 
+def test_ranks_share_the_cores_of_their_host_as_the_executor_starts_them() -> None:
+    """Without a stated number of threads each rank has its part of the cores of the CPU beside the GPUs."""
+    profile = load_profile(SERVER)
+    cpu = profile.topology.host_names()[0][1].cpu
+    assert cpu is not None
+    cores = profile.devices[cpu].cores
+    assert cores is not None
+    for ranks in (1, 4):
+        on = Machine.place(profile, [0] * ranks)
+        assert on.host_threads(0) == max(1, int(cores.value) // ranks)
+        assert machine(ranks, threads=3).host_threads(0) == 3
+
+
 def test_threads_of_ranks_share_the_memory_of_their_socket() -> None:
     """Forty threads want more than the memory gives: it decides. Ranks 0 and 1 have a socket each, 2 and 3 as well."""
     alone, pair, four = (run(adds(ranks), machine(ranks, threads=40)).epoch_s[0] for ranks in (1, 2, 4))

@@ -83,7 +83,6 @@ def command(
     from simgnn.api.partition import (
         BALANCE_COLUMNS,
         BALANCE_TITLE,
-        CHUNK_COLUMNS,
         CHUNK_TITLE,
         DEVICE_COLUMNS,
         DROPPED_COLUMNS,
@@ -118,7 +117,7 @@ def command(
         if report.row_lines():
             print_table(ROW_TITLE, ROW_COLUMNS, report.row_lines())
         if report.chunks is not None:
-            print_table(CHUNK_TITLE, CHUNK_COLUMNS, report.chunk_lines())
+            print_table(CHUNK_TITLE, report.chunk_columns(), report.chunk_lines())
         if report.rate_lines():
             print_table("rates that decide the order of chunks", RATE_COLUMNS, report.rate_lines())
         if report.hit_rates:

@@ -63,6 +63,7 @@ class Machine:
     """Ranks placed on devices. ``hosts`` [P]: host number of each rank; ``devices`` [P]: full device name of each rank.
 
     ``threads_per_rank`` [P]: CPU threads of each rank, by default its device's cores over the ranks there, not below 1.
+    ``stated_threads``: of every rank; None: as many as its host has cores, over the ranks there.
     """
 
     profile: Profile
@@ -73,6 +74,7 @@ class Machine:
     network: Network
     ports: Mapping[str, int] = field(repr=False)
     links: tuple[Link, ...] = field(repr=False)
+    stated_threads: int | None = None
     _paths: dict[tuple[int, int, str], Path] = field(default_factory=dict, init=False, repr=False)
     _ends: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False)
     _workers: dict[tuple[str, str | None, str, int, int], Worker] = field(default_factory=dict, init=False, repr=False)
@@ -99,7 +101,8 @@ class Machine:
                     links.append(Link(f"rank {rank} {backend} send", described.ports.send.value, "port"))
                     links.append(Link(f"rank {rank} {backend} receive", described.ports.receive.value, "port"))
         names, types = tuple(spot.name for spot in spots), tuple(spot.type for spot in spots)
-        return cls(profile, tuple(int(host) for host in hosts), names, types, threads, network, ports, tuple(links))
+        there = tuple(int(host) for host in hosts)
+        return cls(profile, there, names, types, threads, network, ports, tuple(links), threads_per_rank)
 
     @property
     def ranks(self) -> int:
@@ -215,6 +218,15 @@ class Machine:
             return None
         found = worker_of(self.profile.devices[cpu], cpu, None, primitive, 1, 1)
         return found if found.device.curves_of(primitive) else None
+
+    def host_threads(self, rank: int) -> int:
+        """Return the threads of a rank on the CPU of its host, beside its device: with as many the executor starts it,
+        if none are stated."""
+        cpu = self._host(rank).cpu
+        cores = None if cpu is None else self.profile.devices[cpu].cores
+        if self.stated_threads is not None or cores is None:
+            return self.threads_per_rank[rank]
+        return max(1, int(cores.value // self.hosts.count(self.hosts[rank])))
 
     def stands_in(self, primitive: str) -> bool:
         """Return whether other work, or another machine's curve, prices a primitive on any rank."""

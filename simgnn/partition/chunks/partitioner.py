@@ -66,6 +66,15 @@ class ChunkedPartitioner(Partitioner, ABC):
     def parts_of(self, hosts: IntArray) -> Partitioner:
         """The partitioner whose parts are divided into chunks. ``hosts`` int64 [P]: the host of each rank."""
 
+    @property
+    @abstractmethod
+    def stated_chunks(self) -> int | None:
+        """The stated number of chunks of each part; None: as many as memory asks for."""
+
+    @abstractmethod
+    def in_chunks(self, chunks: int) -> Self:
+        """A copy that states this number of chunks."""
+
     @abstractmethod
     def settings(self, chunks: int | None = None) -> ChunkSettings:
         """How parts are divided into chunks; ``chunks``: as many instead of the stated number."""

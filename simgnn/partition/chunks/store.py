@@ -137,6 +137,12 @@ def divided(graph: Graph, parts: PartitionArtifact, settings: ChunkSettings) -> 
     return chunked.ordered(found.order), found
 
 
+def counted_tables(graph: Graph, parts: PartitionArtifact, settings: ChunkSettings) -> dict[str, IntArray]:
+    """Count the tables that :func:`chunk_artifact` would keep, and keep nothing. One rank is in memory at a time."""
+    chunked, found = divided(graph, parts, settings)
+    return stacked_tables(_counted(rank, rank_arrays(chunked, rank, found.transition)) for rank in range(chunked.ranks))
+
+
 def chunk_artifact(
     graph: Graph,
     parts: PartitionArtifact,

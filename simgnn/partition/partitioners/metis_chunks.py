@@ -1,7 +1,7 @@
 """METIS by vertices, each partition divided into contiguous chunks: the two levels of HongTu."""
 
 from collections.abc import Iterator
-from typing import Literal, cast
+from typing import Literal, Self, cast
 
 from pydantic import Field, field_validator
 
@@ -9,7 +9,7 @@ from simgnn.errors import ConfigError
 from simgnn.partition.chunks.orders import CANDIDATES, Candidate
 from simgnn.partition.chunks.partitioner import ChunkedPartitioner, ChunkSettings
 from simgnn.partition.chunks.volumes import PeerRows
-from simgnn.policy import Choices, Partitioner, Refusal
+from simgnn.policy import Choices, CommunicationTraits, Partitioner, Refusal
 from simgnn.program.sizes import IntArray
 from simgnn.registry import shipped
 
@@ -25,7 +25,9 @@ class MetisChunks(ChunkedPartitioner):
     train chunk by chunk uses METIS's parts alone."""
 
     kind: Literal["metis-chunks"] = "metis-chunks"
-    chunks: int | Literal["auto"] = Field(default="auto", description="chunks of each partition, from 1 to 65536")
+    chunks: int | Literal["auto"] = Field(
+        default="auto", description="chunks of each partition, from 1 to 65536; auto: the fewest that fit into devices"
+    )
     chunk_vertex_weight: float = Field(
         default=1.0, ge=0.0, le=1e9, description="work of a vertex beside its in-edges, 1 each, that chunks balance"
     )
@@ -52,9 +54,10 @@ class MetisChunks(ChunkedPartitioner):
         return value
 
     def refuses(self, choices: Choices) -> Iterator[Refusal]:
-        if self.chunks == "auto":
+        if self.chunks == "auto" and choices.communication.moves != "chunks":
             # the smallest number that fits follows from the memory of a program that trains chunk by chunk
-            yield Refusal("partition", "chunks", UNKNOWN)
+            fits = choices.fitting(CommunicationTraits, lambda other: other.moves == "chunks")
+            yield Refusal("partition", "chunks", f"{UNKNOWN}, as communication.kind = {fits} would")
 
     @property
     def holds_own_rows(self) -> bool:
@@ -63,6 +66,13 @@ class MetisChunks(ChunkedPartitioner):
     def parts_of(self, hosts: IntArray) -> Partitioner:
         options = {"balance": ["vertices"], "imbalance": self.imbalance, "across": self.across, "reorder": self.reorder}
         return cast(Partitioner, shipped("partition")["metis"].model_validate({"kind": "metis", **options}))
+
+    @property
+    def stated_chunks(self) -> int | None:
+        return None if self.chunks == "auto" else self.chunks
+
+    def in_chunks(self, chunks: int) -> Self:
+        return self.model_copy(update={"chunks": chunks})
 
     def settings(self, chunks: int | None = None) -> ChunkSettings:
         wanted = self.chunks if chunks is None else chunks

@@ -8,8 +8,9 @@ A TOML file. Table ``[graph]`` has the fields of :class:`~simgnn.graph.graph.Gra
   all ranks or one for each). They are spread evenly, and ``notes`` record that; ``vertex_imbalance`` and
   ``edge_imbalance`` (largest over mean) put more load on rank 0.
 
-Both forms accept ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays) and
-``[partition.made_by]``: kind and options of the partitioner. A file that was counted from a graph has
+Both forms accept ``hosts`` (host of each rank, default one host), ``[partition.tables]`` (further named arrays),
+``[partition.chunks]`` (rows that chunks move, as totals) and ``[partition.made_by]``: kind and options of the
+partitioner. A file that was counted from a graph has
 ``[partition.counted_from]``: digests of its sources, and digests of its own content, which are checked on reading.
 Several partitions of a graph are a list of such tables, ``[[partition]]``. docs/statistics.md describes every key.
 """
@@ -25,6 +26,8 @@ from numpy.typing import NDArray
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import MASKS, GraphFacts
 from simgnn.npzfile import read_npz
+from simgnn.partition.chunks import tables as chunk_tables
+from simgnn.partition.chunks.spread import SPREAD, ChunkTotals
 from simgnn.partition.folder import write_npz
 from simgnn.partition.partition import digest_of
 from simgnn.partition.statistics.partition_stats import (
@@ -36,7 +39,7 @@ from simgnn.partition.statistics.partition_stats import (
     stats_from_parts,
     stats_to_parts,
 )
-from simgnn.partition.statistics.schema import PartitionSection, check_base, check_tables, read_schema
+from simgnn.partition.statistics.schema import PartitionSection, check_base, check_tables, raise_faults, read_schema
 from simgnn.program.sizes import IntArray, Route
 from simgnn.seal import json_digest
 from simgnn.tomlfile import load_toml, without_none, write_toml
@@ -103,8 +106,33 @@ def _read(
     check_base({name: arrays[name] for name in BASE}, facts, label, dropped_edges(tables))
     described = {"facts": asdict(facts), "kind": section.kind, "notes": notes, "digest": digest}
     stats = check_tables(stats_from_parts(described, arrays), label)
+    if section.chunks is not None:
+        if counted is not None:
+            raise ConfigError(
+                f"{label}: partition.chunks: got totals in a file that was counted from a graph, expected its tables: "
+                "make the file anew with partition.kind = 'metis-chunks' (simgnn partition --stats), or remove "
+                "[partition.counted_from]"
+            )
+        stats = with_chunks(stats, section.chunks, label)
     origin = None if counted is None else Origin(counted.graph, counted.cut, counted.partition)
     return replace(stats, made_by=section.made_by, origin=origin)
+
+
+def with_chunks(stats: PartitionStats, totals: ChunkTotals, label: str) -> PartitionStats:
+    """Add the tables of chunks that follow from ``totals``, and a note. Raises :class:`ConfigError` for totals that
+    contradict the partition, or tables that are there already."""
+    if chunk_tables.batches_in(stats.tables) is not None:
+        raise ConfigError(f"{label}: partition.chunks: got totals beside tables of chunks; keep one of them")
+    raise_faults(
+        label,
+        ((f"chunks.{key}", problem) for key, problem in totals.faults(stats.facts.vertices, stats.rows, stats.halo)),
+    )
+    found = totals.tables(stats.facts.vertices, stats.rows, stats.edges, stats.halo)
+    note = SPREAD.format(chunks=totals.chunks, read=f"{int(found[chunk_tables.REMOTE][:, 3].sum()):,}")
+    digest = digest_of([stats.digest, json_digest(totals.model_dump())], [])
+    return check_tables(
+        replace(stats, tables={**stats.tables, **found}, notes=(*stats.notes, note), digest=digest), label
+    )
 
 
 def save_stats(stats: PartitionStats, path: str | Path) -> None:

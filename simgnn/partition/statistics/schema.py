@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from simgnn.errors import ConfigError
 from simgnn.graph.graph import MASKS, GraphFacts
 from simgnn.partition.chunks import tables as chunk_tables
+from simgnn.partition.chunks.spread import ChunkTotals
 from simgnn.partition.local.vertex_cut import BY_HOSTS, BY_REPLICAS, LEVELS, SHARED
 from simgnn.partition.statistics.halo_rows import HALO_VERTICES, ROW_EDGES, ROW_NONZEROS, ROW_ORDER, ends_of_rows
 from simgnn.partition.statistics.partition_stats import (
@@ -98,6 +99,7 @@ class PartitionSection(_Table):
     halo_rows: Count | tuple[Count, ...] | None = None
     vertex_imbalance: Imbalance = 1.0
     edge_imbalance: Imbalance = 1.0
+    chunks: ChunkTotals | None = None
     tables: dict[str, list[Any]] = Field(default_factory=dict)
     notes: tuple[str, ...] = ()
     made_by: dict[str, Any] | None = None
@@ -136,6 +138,8 @@ class PartitionSection(_Table):
         maker = shipped("partition").get(str((self.made_by or {}).get("kind")))
         if maker is not None and cast(type[Partitioner], maker).cut != self.kind:
             raise ValueError(f"kind: got '{self.kind}', but the partitioner in made_by makes the other kind of cut")
+        if self.chunks is not None and self.kind != "edge-cut":
+            raise ValueError("chunks: got totals of chunks with kind = 'vertex-cut', expected 'edge-cut'")
         if not explicit and not self.arrays:
             if self.ranks is None:
                 raise ValueError("expected ranks and replication_factor or halo_rows, or rows, edges, halo, or arrays")
@@ -220,23 +224,24 @@ def check_base(arrays: Mapping[str, IntArray], facts: GraphFacts, path: str, dro
     """Check lengths, ranges and totals of ``BASE`` arrays (int64) against ``facts``; raises :class:`ConfigError`.
     ``dropped``: edges of the graph that no rank holds."""
     for faults in (_lengths(arrays), _ranges(arrays, facts), _sums(arrays, facts, dropped)):
-        _raise(path, faults)
+        raise_faults(path, faults)
 
 
 def check_tables(stats: PartitionStats, path: str) -> PartitionStats:
     """Return ``stats`` with tables as int64, shares as float64. Raises :class:`ConfigError` with all faults."""
     forms = table_forms(stats)
-    _raise(path, (fault for name in stats.tables for fault in _form_fault(name, stats.tables[name], forms)))
+    raise_faults(path, (fault for name in stats.tables for fault in _form_fault(name, stats.tables[name], forms)))
     tables: dict[str, Any] = {
         name: table.astype(np.float64 if forms[name].shares else np.int64) for name, table in stats.tables.items()
     }
-    _raise(path, (fault for name in tables for fault in _number_faults(name, tables[name], forms[name], stats)))
+    raise_faults(path, (fault for name in tables for fault in _number_faults(name, tables[name], forms[name], stats)))
     contradictions = chunk_tables.table_faults(tables, stats.rows, stats.edges)
-    _raise(path, ((f"tables.{name}", problem) for name, problem in contradictions))
+    raise_faults(path, ((f"tables.{name}", problem) for name, problem in contradictions))
     return replace(stats, tables=tables)
 
 
-def _raise(path: str, faults: Iterable[Fault]) -> None:
+def raise_faults(path: str, faults: Iterable[Fault]) -> None:
+    """Raise :class:`ConfigError` with a line for each fault, if there is any."""
     problems = [
         f"{path}: partition.{key}: {message}; correct it, or make the file anew with simgnn partition --stats"
         for key, message in faults

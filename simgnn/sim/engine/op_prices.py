@@ -186,7 +186,7 @@ class Pricer:
                 for name, size in piece.sizes.items()
             }
             price = price_work(worker.device, worker.name, piece.primitive, sizes, None, 1, 1)
-            seconds += float(price.seconds[0]) / self.machine.threads_per_rank[rank]
+            seconds += float(price.seconds[0]) / self.machine.host_threads(rank)
             nbytes += float(flops_and_bytes(piece.primitive, sizes)[1][0])
             if worker.origin:
                 self.carried[piece.primitive] = None

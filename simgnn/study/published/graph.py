@@ -12,6 +12,7 @@ from simgnn.graph.locality import BINS
 from simgnn.partition.statistics.file import even
 from simgnn.partition.statistics.partition_stats import BASE, TABLE
 from simgnn.program.sizes import IntArray, Route
+from simgnn.study.published.chunks import chunk_totals
 from simgnn.study.published.halo_rows import listed, nearest_degree
 from simgnn.study.published.suite import Counted, Dataset, GraphReuse, Kept, PublishedSuite, PublishedTable, Reuse
 from simgnn.tomlfile import Table
@@ -20,14 +21,15 @@ from simgnn.tomlfile import Table
 @dataclass(frozen=True)
 class Variation:
     """Factors on assumptions: in-edges, halo rows, in-edges from halo rows (``cut``), cache hits of repeated reads
-    (``reuse``), by how much the largest rank exceeds the mean (``balance``), needed memory. ``set``: one alternative of
-    the settings that are left open."""
+    (``reuse``), by how much the largest rank exceeds the mean (``balance``), rows that cross the host's link
+    (``sharing``), needed memory. ``set``: one alternative of the settings that are left open."""
 
     edges: float = 1.0
     halo: float = 1.0
     cut: float = 1.0
     reuse: float = 1.0
     balance: float = 1.0
+    sharing: float = 1.0
     memory: float = 1.0
     set: Table = field(default_factory=dict)
 
@@ -36,6 +38,7 @@ def variations(suite: PublishedSuite, table: PublishedTable, kind: str, ranks: i
     """List the variations to predict: no change, each assumption up and down, each open setting of the ``kind``."""
     cut = ranks > 1 and table.blocks is None  # all blocks arrive whole, and are equal
     names = ["edges", "memory", *(["halo"] if cut else []), *(["reuse"] if suite.reuse else [])]
+    names += ["sharing"] if table.chunked and cut else []
     names += ["cut"] if table.listed and cut else []
     names += ["balance"] if suite.balance and cut and not counted else []
     ways = (1 - suite.vary, 1 + suite.vary) if suite.vary else ()
@@ -134,16 +137,31 @@ def _loaded(total: int, ranks: int, imbalance: float) -> IntArray:
 
 
 def statistics(
-    suite: PublishedSuite, dataset: Dataset, name: str, ranks: int, change: Variation, blocks: bool = False
+    suite: PublishedSuite,
+    dataset: Dataset,
+    name: str,
+    ranks: int,
+    change: Variation,
+    blocks: bool = False,
+    chunked: bool = False,
 ) -> Table:
-    """Build the table of a statistics file for a graph that is divided among ``ranks``, into ``blocks`` or by METIS."""
+    """Build the table of a statistics file for a graph that is divided among ``ranks``, into ``blocks`` or by METIS,
+    and then into chunks if ``chunked``."""
     division = divide(suite, dataset, ranks, change, blocks)
     partition = dict(division.given)
+    # each sum reads the rows that one chunk needs
+    chunks, needed = 1, division.rows + division.halo
+    if chunked:
+        whole = int(needed.sum()) / dataset.vertices
+        stated = dataset.chunks.get(str(ranks))
+        totals = chunk_totals(suite.chunks, ranks, stated, whole, change.sharing)
+        partition["chunks"], chunks = totals, totals["chunks"]
+        needed = np.round(needed * (totals["rho"] / whole / chunks)).astype(np.int64)
     if suite.reuse is not None:
         like = nearest_degree(suite.reuse.of, dataset.edges / dataset.vertices)
         # the sum over one block of several reads its rows alone, in both directions
-        sources, reads = (division.rows + division.halo) // division.sums, division.edges // division.sums
-        backward = sources if division.sums > 1 else division.rows
+        sources, reads = needed // division.sums, division.edges // (division.sums * chunks)
+        backward = sources if division.sums > 1 else division.rows // chunks
         tables = {
             "locality/forward": _locality(suite.reuse, like, change.reuse, sources, reads),
             "locality/backward": _locality(suite.reuse, like, change.reuse, backward, reads),

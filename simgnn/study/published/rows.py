@@ -136,13 +136,16 @@ def _predicted(
             "cluster": {"hosts": 1, "ranks_per_host": ranks},
             "train": {"epochs": EPOCHS, "eval_every": 0},
         }
+        if table.chunked is not None:
+            of_ranks = dataset.chunks.get(str(ranks))
+            own["partition"] = {"chunks": 1 if of_ranks is None else of_ranks.chunks}
         given = [one.set for one in table.given if kind in one.models]
         system = table.extends or suite.extends
         # what is cached and dropped follows from devices, whatever their software makes of their speed
         profile_of = table.profile if table.listed else None
         experiment = case_experiment(system, [table.set, *given, dataset.set, change.set, own], profile_of)
         experiment = _whole_periods(experiment, table.epochs)
-        told = statistics(suite, dataset, name, ranks, change, table.blocks is not None)
+        told = statistics(suite, dataset, name, ranks, change, table.blocks is not None, table.chunked is not None)
         if table.listed:
             arrays = listed_statistics(suite, dataset, ranks, change, told["partition"])
             np.savez(path.with_suffix(".npz"), allow_pickle=False, **arrays)  # compressing takes longer than all else

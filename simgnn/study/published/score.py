@@ -90,6 +90,15 @@ def _order(agreement: Floats) -> Order:
     return Order(tau, pairs, discordant, equal)
 
 
+def wrong_pairs(predicted: Floats, measured: Floats, noise: Floats, tables: Sequence[str]) -> dict[str, int]:
+    """Count the pairs of rows of each table [n] that are predicted in the opposite order."""
+    found = {}
+    for table in dict.fromkeys(tables):
+        here = np.array([each == table for each in tables])
+        found[table] = orders(predicted[here], measured[here], noise[here], [table] * int(here.sum()))[0].discordant
+    return found
+
+
 def score_published(suite: PublishedSuite, tables: Path, backend: Backend) -> PublishedBoard:
     """Predict and score every selected row. Raises :class:`ConfigError` where a file does not match the suite."""
     selected = [(table, *selected_rows(table, tables / table.file)) for table in suite.tables]
@@ -153,7 +162,9 @@ def _board(
     columns = ([getattr(row, name) for row in timed] for name in names)
     predicted, published, noise, low, high = (np.array(column, dtype=np.float64) for column in columns)
     tau, pairs = kendall_tau(predicted, published, noise)
-    within, across, wrong = orders(predicted, published, noise, [f"{row.file}, {row.timed}" for row in timed])
+    printed = [f"{row.file}, {row.timed}" for row in timed]
+    within, across, wrong = orders(predicted, published, noise, printed)
+    by_table = wrong_pairs(predicted, published, noise, printed)
     discordant = dict(zip(places, wrong, strict=True))
     parts = [row.communication_factor for row in rows if row.communication_factor]
     ratios = [row.ratio_factor for row in rows if row.ratio_factor]
@@ -178,6 +189,11 @@ def _board(
             "median_factor": median is not None and median <= bars.median_factor,
             **({} if bars.median_ratio is None else {"median_ratio": ratio is not None and ratio <= bars.median_ratio}),
             **({} if bars.tau is None else {"tau": tau is not None and tau >= bars.tau}),
+            **(
+                {}
+                if bars.wrong_pairs is None
+                else {"wrong_pairs": max(by_table.values(), default=0) <= bars.wrong_pairs}
+            ),
             "wrong_verdicts": len(decided) - right <= bars.wrong_verdicts,
         },
         communication_factor=float(np.median([max(one, 1 / one) for one in parts])) if parts else None,

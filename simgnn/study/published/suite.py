@@ -21,6 +21,7 @@ from simgnn.hardware.profile.quantities import Strict
 from simgnn.hardware.topology.topology import Name
 from simgnn.schema_faults import validated
 from simgnn.spelling import nearest
+from simgnn.study.published.chunks import ChunksLike, Replicated
 from simgnn.study.published.halo_rows import HaloLike
 from simgnn.tomlfile import Table, leaves, load_toml
 
@@ -45,7 +46,8 @@ class Dataset(Strict):
     """A graph described by numbers. ``names``: the names that papers use. ``edges``: aggregated in-edges, both
     directions counted. ``halo``: assumed halo rows of all ranks divided by vertices, by rank count. ``counted``: counts
     of partitions of a graph that is available, which replace ``halo``. ``blocks``: in-edges counted between equal
-    blocks of its rows in the order of its file, [rank, owner of the source], by rank count."""
+    blocks of its rows in the order of its file, [rank, owner of the source], by rank count. ``chunks``: of each rank,
+    by rank count, for systems that train chunk by chunk; missing: one."""
 
     names: Annotated[tuple[StrictStr, ...], Field(min_length=1)]
     vertices: Count
@@ -56,6 +58,7 @@ class Dataset(Strict):
     halo: dict[StrictStr, Some] = Field(default_factory=dict)
     counted: dict[StrictStr, Counted] = Field(default_factory=dict)
     blocks: dict[StrictStr, tuple[tuple[Whole, ...], ...]] = Field(default_factory=dict)
+    chunks: dict[StrictStr, Replicated] = Field(default_factory=dict)
     set: dict[StrictStr, Any] = Field(default_factory=dict)
     assumed: Reason
 
@@ -182,6 +185,12 @@ class Blocks(Strict):
     assumed: Reason
 
 
+class Chunked(Strict):
+    """A system that trains the chunks of each rank one after the other. ``assumed``: why with so many."""
+
+    assumed: Reason
+
+
 Quantity = Literal["epoch", "communication"]
 """What a printed time is of: whole epochs, or the part of them in which ranks communicate and do not compute."""
 
@@ -193,10 +202,11 @@ class PublishedTable(Strict):
     ``models``: name in the model column -> kind of model here; rows of other models count as left out. ``ranks``,
     ``layers``: a column, or a number. ``noise``: relative standard deviation of a printed time, besides its rounding;
     ``noise_assumed``: why. ``extends``: the system here that is run (None: the suite's); ``backend``: the communication
-    library (None: the profile's usual one); ``blocks``: rows are divided into blocks, not by METIS. ``set``: settings
-    of all models; ``given``: of some. ``open``: alternative settings that fit the publication as well; they widen
-    ranges and can make a verdict undecided. ``listed``: single halo rows are cached or dropped, so that they are listed
-    as the suite's ``halo_rows`` says. ``apart``: the group of tables with which the rows are scored."""
+    library (None: the profile's usual one); ``blocks``: rows are divided into blocks, not by METIS; ``chunked``: parts
+    are trained chunk by chunk. ``set``: settings of all models; ``given``: of some. ``open``: alternative settings that
+    fit the publication as well; they widen ranges and can make a verdict undecided. ``listed``: single halo rows are
+    cached or dropped, so that they are listed as the suite's ``halo_rows`` says. ``apart``: the group of tables with
+    which the rows are scored."""
 
     file: StrictStr
     select: dict[StrictStr, tuple[StrictStr, ...]]
@@ -214,6 +224,7 @@ class PublishedTable(Strict):
     extends: StrictStr | None = None
     backend: BackendName | None = None
     blocks: Blocks | None = None
+    chunked: Chunked | None = None
     listed: bool = False
     apart: Name | None = None
     noise: Share = 0.0
@@ -281,12 +292,14 @@ class Ablation(Strict):
 class PublishedBars(Strict):
     """Largest median factor between predicted and published times, least ``tau`` (None: no bar), most wrong memory
     verdicts. ``median_ratio``: largest median factor between predicted and published ratios of a time to that before a
-    step of an ablation (None: no bar)."""
+    step of an ablation (None: no bar). ``wrong_pairs``: most pairs of rows of one printed table in the wrong order
+    (None: no bar)."""
 
     median_factor: Annotated[StrictFloat, Field(ge=1.0)]
     median_ratio: Annotated[StrictFloat, Field(ge=1.0)] | None = None
     tau: Annotated[StrictFloat, Field(ge=-1.0, le=1.0)] | None = None
     wrong_verdicts: Whole = 0
+    wrong_pairs: Whole | None = None
 
 
 class PublishedSuite(Strict):
@@ -303,6 +316,7 @@ class PublishedSuite(Strict):
     reuse: Reuse | None = None
     balance: Balance | None = None
     halo_rows: HaloLike | None = None
+    chunks: ChunksLike | None = None
     datasets: Annotated[tuple[Dataset, ...], Field(min_length=1)]
     tables: Annotated[tuple[PublishedTable, ...], Field(min_length=1)]
     ablations: tuple[Ablation, ...] = ()
@@ -363,10 +377,13 @@ class PublishedSuite(Strict):
             lines.append(f"balance of partitions: {self.balance.assumed}")
         if self.halo_rows is not None:
             lines.append(f"halo rows, one by one: {self.halo_rows.assumed}")
+        if self.chunks is not None:
+            lines.append(f"rows that chunks share: {self.chunks.assumed}")
         for table in self.tables:
             lines.append(f"{table.label}, noise of its times {100 * table.noise:g} %: {table.noise_assumed}")
             lines += [f"{table.label}, {one.label}: {one.assumed}" for one in table.adjust]
             lines += [f"{table.label}, blocks of rows: {table.blocks.assumed}"] if table.blocks else []
+            lines += [f"{table.label}, chunks: {table.chunked.assumed}"] if table.chunked else []
             lines += [f"{table.label}: runs as {table.extends}"] if table.extends else []
             lines += [f"{table.label}: communicates by {table.backend}"] if table.backend else []
             lines += [f"{table.label}{_settings(table.set)}"] if table.set else []
