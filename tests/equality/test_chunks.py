@@ -55,6 +55,13 @@ def case_of(values: Values) -> Case:
     return Case("small", model, "metis-chunks", ranks, training, extra, system="hongtu")
 
 
+def in_memory(values: Values) -> Case:
+    """Return the case of the same training in one process, in memory."""
+    *_, model, layers, dropout, training = values
+    extra = (f"train.epochs={EPOCHS}", f"model.layers={layers}", f"model.dropout={dropout}")
+    return Case("small", model, "metis", 1, training, extra)
+
+
 CASES_DRAWN = drawn_cases(CASES)
 QUICK = 12
 
@@ -82,7 +89,11 @@ def test_chunks_train_as_one_process(bench: Bench, values: Values) -> None:
         judged.append("last gradients")
     limit = LIMITS[case.training]
     wrong = {name: found[name] for name in judged if not found[name] <= limit}
-    assert not wrong, f"{case.name}: {wrong}"
+    if not wrong.keys() <= {"parameters"}:
+        pytest.fail(f"{case.name}: {wrong}")
+    if wrong:  # Adam divides gradients that are nothing but rounding by themselves: as much in one process, in memory
+        alone = bench.errors(in_memory(values))["parameters"]
+        assert wrong["parameters"] <= 2 * alone, f"{case.name}: {wrong}, in memory {alone}"
 
 
 VARIANTS = [
