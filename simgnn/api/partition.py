@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.analysis.hit_rates import HitRates, hit_rates
-from simgnn.api.chunk_memory import simulated_needs
 from simgnn.api.experiments import PathLike, path_of
+from simgnn.api.memory.chunk_memory import simulated_needs
 from simgnn.api.predict import default_cluster, known_profile
 from simgnn.emit.halo_cache.cached_rows import CachesHalo
 from simgnn.emit.halo_cache.membership import HaloRows

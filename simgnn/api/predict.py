@@ -12,7 +12,7 @@ from simgnn.analysis.compare import timed_ops
 from simgnn.analysis.replay.activity import Replay
 from simgnn.analysis.replay.recorded_run import on_clock
 from simgnn.api.activity import check_run, find_activity
-from simgnn.api.chunk_memory import chunk_shortfall, simulated_needs, trials_of
+from simgnn.api.memory.chunk_memory import chunk_shortfall, simulated_needs, trials_of
 from simgnn.api.results import Outcome
 from simgnn.errors import ConfigError
 from simgnn.experiment.schema import Experiment

@@ -5,11 +5,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from simgnn.api.chunk_memory import simulated_needs
-from simgnn.api.device_budget import check_device_budget
 from simgnn.api.executor_process import check_executor, epoch_of, start_executor
 from simgnn.api.experiments import PathLike, load_experiment, path_of
 from simgnn.api.extend import check_resumable
+from simgnn.api.memory.chunk_memory import simulated_needs
+from simgnn.api.memory.device_budget import check_device_budget
 from simgnn.api.predict import TRACE_EPOCHS, default_cluster, known_or_fallback, known_profile
 from simgnn.api.results import Run
 from simgnn.errors import BackendError, ConfigError

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simgnn.api.chunk_memory import simulated_needs, trials_of
-from simgnn.api.device_budget import check_device_budget
+from simgnn.api.memory.chunk_memory import simulated_needs, trials_of
+from simgnn.api.memory.device_budget import check_device_budget
 from simgnn.api.partition import make_partition
 from simgnn.api.predict import known_profile, predict
 from simgnn.errors import ConfigError, ShortMemoryError

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simgnn.api.activity import find_activity
-from simgnn.api.chunk_memory import chunk_shortfall, trials_of
+from simgnn.api.memory.chunk_memory import chunk_shortfall, trials_of
 from simgnn.api.predict import ChosenProfile, known_or_fallback, simulation_of
 from simgnn.errors import ConfigError, HardwareError, ShortMemoryError
 from simgnn.experiment.schema import Experiment
