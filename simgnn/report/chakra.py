@@ -177,8 +177,8 @@ def _delimited(file: Any, message: Any) -> None:
 @cache
 def _messages() -> Mapping[str, Any]:
     """Declare the messages of Chakra's schema that traces use, with their field numbers."""
-    # protobuf: loaded when a trace is written; an extra
     try:
+        # protobuf: an extra, loaded when a trace is written
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:
         raise ConfigError(
