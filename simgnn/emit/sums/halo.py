@@ -59,7 +59,13 @@ class HaloSums:
         nothing is trained, plan one op."""
         builder = self.segments.builder
         first = builder.sums_own_first or (layer.attends and OWN_EDGES.name in builder.columns)
-        return first and self.moves(layer) and self.divided.serves(layer)
+        return first and (self.moves(layer) or self._resends(layer)) and self.divided.serves(layer)
+
+    def _resends(self, layer: LayerSpec) -> bool:
+        """Whether layer 1 sums dense input rows that arrive in every epoch. (Rows that it transforms before it sums them
+        are transformed in one op, own and halo.)"""
+        whole = layer.sparse_input or layer.has_prepare or layer.attends
+        return layer.index == 1 and self.exchanges and self.fetched_in == self.names.forward and not whole
 
     def moves(self, layer: LayerSpec) -> bool:
         """Whether the layer's halo rows are exchanged in every epoch."""
