@@ -78,7 +78,7 @@ def _context(
         network=network,
         task=task,
         optimizer=optimizer,
-        resources=_edges_taken(program, edges, rank),
+        resources=edges_taken(edges, program.sizes.columns[BATCH.name][rank].tolist()),
         vertices=Vertices(mine.vertices),
         policies={slot: accelerated(policy) for slot, policy in plan.policies.items()},
         control=control,
@@ -154,8 +154,8 @@ def _adjacencies(
     return found
 
 
-def _edges_taken(program: Program, edges: Sequence[SlotAdjacency | GatheredAdjacency], rank: int) -> Functions:
-    batches = program.sizes.columns[BATCH.name][rank].tolist()
+def edges_taken(edges: Sequence[SlotAdjacency | GatheredAdjacency], batches: Sequence[int]) -> Functions:
+    """Return the function of :class:`TakeEdges`: the edges of a step's chunk. ``batches``: the chunk of each step."""
 
     def take(context: PolicyContext, topology: Array) -> tuple[Array]:
         return (edges[batches[context.step]],)

@@ -61,6 +61,7 @@ TEXTS = (
     "fit_lines",
     "dropped_lines",
     "hit_rate_lines",
+    "chunk_columns",
     "chunk_lines",
     "rate_lines",
     "label_lines",

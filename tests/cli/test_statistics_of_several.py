@@ -173,7 +173,9 @@ def test_results_note_that_a_partition_was_balanced_for_another_model(
 
 
 def test_the_page_describes_every_key_and_table_and_its_example_is_read(several: Path, tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
+    example, chunks = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
+    (tmp_path / "chunks.toml").write_text(f"{example}\n{chunks}")
+    assert "chunks/needed" in load_stats(tmp_path / "chunks.toml").tables
     (tmp_path / "hand.toml").write_text(example)
     by_hand = load_stats(tmp_path / "hand.toml")
     assert (by_hand.ranks, by_hand.facts.name) == (16, "papers100M")

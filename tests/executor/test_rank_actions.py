@@ -5,17 +5,19 @@ from typing import Any
 import pytest
 import torch
 
+from executor.chunks.setup import edges_taken
 from executor.minibatch.batches import DrawnBatches, PartedBatches
 from executor.minibatch.data import own_rows
 from executor.minibatch.embeddings import Embeddings
 from executor.minibatch.input_rows import ScheduledRows, StagedRows
+from executor.minibatch.pair_scores import RankPairs
 from executor.rank.assemble import edges_kept
 from simgnn.emit.batches.on_rank import RankAction
 from simgnn.emit.batches.staging import LocateRows, StageInputs
 from simgnn.experiment.slots import SLOTS
 from simgnn.registry import shipped
 
-HOLDERS = (DrawnBatches, Embeddings, PartedBatches, ScheduledRows)
+HOLDERS = (DrawnBatches, Embeddings, RankPairs, PartedBatches, ScheduledRows)
 
 
 def _functions(holder: type) -> dict:
@@ -35,6 +37,7 @@ def test_every_action_has_one_function() -> None:
     carried += own_rows(torch.zeros(0, dtype=torch.int64), torch.device("cpu"))
     nothing: Any = None  # no edges are selected here
     carried += edges_kept(nothing, nothing)
+    carried += edges_taken([], [])
     assert len(carried) == len(set(carried))
     assert set(carried) == listed
     assert set(_functions(StagedRows)) == {LocateRows, StageInputs}

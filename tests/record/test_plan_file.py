@@ -26,6 +26,7 @@ PLAN: dict[str, Any] = {
     "cut_digest": "2" * 64,
     "graph_digest": "3" * 64,
     "shards": "some/shards",
+    "chunks": "some/chunks",
     "ranks": 2,
     "hosts": [0, 0],
     "layers": [asdict(LayerSpec(1, "gcn", 6, 4)), asdict(LayerSpec(2, "gcn", 4, 3))],

@@ -198,7 +198,8 @@ def test_exactly_one_thread_claims_a_vertex() -> None:
 
 def test_kernels_hold_no_interpreter_lock() -> None:
     """Numba's own flag, of each kernel that a task calls."""
-    from simgnn.sampling.tasks import claims, merge, pairs, places, rows, structure
+    from simgnn.sampling.draw import pairs
+    from simgnn.sampling.tasks import claims, merge, places, rows, structure
 
     kernels = [
         value

@@ -27,7 +27,7 @@ with open(sys.argv[1], "wb") as file:
 MAPPED_FILE = """
 memory = PeakMemory.begin(torch.device("cpu"), tune_allocator())
 memory.start()
-record = NotedMemory(Ops(), memory)
+record = NotedMemory(Ops(), memory, lambda *turn: None)
 batch = torch.ones(3 * 2**19)  # 6 MiB
 record.add(None, 0, 0, 0, None)
 del batch
@@ -55,7 +55,7 @@ def test_pages_of_files_that_come_after_the_peak_are_not_taken_out_of_it(tmp_pat
 LEAVING = """
 memory = PeakMemory.begin(torch.device("cpu"), tune_allocator(), first=False)
 memory.start()
-record = NotedMemory(Ops(), memory)
+record = NotedMemory(Ops(), memory, lambda *turn: None)
 with open(sys.argv[1], "rb") as file:
     mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 assert mapped[:: mmap.PAGESIZE].count(b"1") == 2**23 // mmap.PAGESIZE
