@@ -44,6 +44,7 @@ def peak(one: Prepared) -> int:
     return int(held.device.max())
 
 
+@pytest.mark.slow
 def test_a_budget_of_what_chunks_need_is_kept_and_a_byte_less_is_not(tmp_path: Path) -> None:
     """The number is the smallest power of two that fits, in the plan; one byte less takes twice as many."""
     needed = {chunks: peak(prepared(10**9, tmp_path, chunks)) for chunks in (4, 8, 16)}
@@ -75,6 +76,7 @@ def test_a_stated_number_is_refused_a_byte_below_what_it_needs(tmp_path: Path, m
             assert re.search(word, text), (word, text)
 
 
+@pytest.mark.slow
 def test_a_budget_that_no_number_meets_names_the_vertex_and_the_least_budget(tmp_path: Path) -> None:
     with pytest.raises(ShortMemoryError, match=r"parameters and optimizer state alone take [\d,]+ B"):
         prepared(100, tmp_path)

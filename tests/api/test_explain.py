@@ -98,6 +98,7 @@ def test_a_value_that_is_refused_is_a_row_with_its_reason(small: Path) -> None:
     assert "codec.bits" in bits.refused[0]
 
 
+@pytest.mark.slow
 def test_a_run_is_explained_by_its_measured_trace(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

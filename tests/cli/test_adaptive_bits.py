@@ -63,6 +63,7 @@ def test_a_run_within_the_first_period_needs_no_record(tmp_path: Path, capsys: p
     assert "depends on values that only training produces" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_ranks")
 def test_statistics_are_told_a_command_that_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

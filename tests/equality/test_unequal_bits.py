@@ -160,6 +160,7 @@ LINKS = {"alike": (1.0, 0.0), "apart": (20.0, 40.0), "slow to start": (20.0, 1e9
 """What a byte between hosts takes, and the start of a message, in bytes within a host."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["gcn", *(pytest.param(name, marks=pytest.mark.slow) for name in CASES if name != "gcn")]
 )

@@ -29,6 +29,7 @@ def _run(command: list[str], **variables: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.slow
 def test_the_launcher_and_torchrun_give_the_same_run(tmp_path: Path) -> None:
     graph = small_graph()
     alone, under = (prepared_run(graph, tmp_path / name, 2, *SETTINGS, hosts=2) for name in ("alone", "torchrun"))

@@ -62,8 +62,8 @@ class HaloSums:
         return first and (self.moves(layer) or self._resends(layer)) and self.divided.serves(layer)
 
     def _resends(self, layer: LayerSpec) -> bool:
-        """Whether layer 1 sums dense input rows that arrive in every epoch. Where it transforms rows before it sums them,
-        one op transforms own and halo rows."""
+        """Whether layer 1 sums dense input rows that arrive in every epoch. Where rows are transformed before they are
+        summed, one op transforms own and halo rows."""
         whole = layer.sparse_input or layer.has_prepare or layer.attends
         return layer.index == 1 and self.exchanges and self.fetched_in == self.names.forward and not whole
 
